@@ -10,7 +10,7 @@ import pytest
 import toys
 from matrix import one_per_strategy
 from oracles.gin import twin
-from oracles.plain_fedavg import plain_fedavg
+from plain_fedavg import plain_fedavg
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from clients.tasks.graph_classifier import GraphClassifierClient

@@ -1,6 +1,6 @@
 """FedAvg of a GIN as a plain loop of PyTorch Geometric, without this app's clients.
 
-``python tests/oracles/plain_fedavg.py tu:Letter-low --seeds 10,42 --shared all`` trains
+``python tests/lab/plain_fedavg.py tu:Letter-low --seeds 10,42 --shared all`` trains
 on the clients' graphs and splits that a run of the app has. ``--shared convs`` averages
 the convolutions only, with private starts of all else; ``none`` is training alone.
 """
@@ -12,12 +12,12 @@ import statistics
 import sys
 
 import torch
+from plain import PlainGIN, to_pyg
 from torch import nn
 from torch_geometric.loader import DataLoader
 
 from datasets import load_partition
 from fedgraph_flwr.resolve import defaults, resolve
-from simulations.speed.plain import PlainGIN, to_pyg
 
 SHARED = {"all": "", "convs": "convs.", "none": "nothing"}  # names begin with
 

@@ -1,0 +1,301 @@
+"""Seconds of a round: ``python tests/lab/bench.py WHAT``.
+
+``round`` is beside a plain loop of PyTorch Geometric, ``beside`` compares trees of this
+repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from plain import PlainClient
+from rich.console import Console
+from rich.table import Table
+from torch.nn.functional import cross_entropy
+
+import datasets
+from clients.graphs.batching import ClientData
+from clients.tasks.graph_classifier import GraphClassifierClient
+from clients.training import evaluate, train_epochs
+from fedgraph_flwr.command import command
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.reader import read_times
+from simulations.flower import run_flower
+from simulations.inline import InlineGrid, run_inline
+
+WARM_UP = 2  # rounds of a run, which are not timed
+# In another tree: its settings and ports, and this file.
+_THERE = (
+    "unset FEDGRAPH_HOME FLWR_HOME FLWR_LOCAL_CONTROL_API_PORT"
+    ' FLWR_LOCAL_SUPERLINK_HTTP_API_PORT; . ./env.sh && exec python "$0" "$@"'
+)
+
+
+def now():
+    """Seconds by the clock, and of CPU: this process with all its threads."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def print_table(title, rows):
+    """Print rows that have the same columns."""
+    table = Table(title=title)
+    for column in rows[0]:
+        table.add_column(column, justify="right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console(highlight=False, width=120).print(table)
+
+
+@contextmanager
+def finished_run(config, nodes=0, gpus=0.0):
+    """Run inline, or through Flower on some nodes; give the results folder.
+
+    Files of clients lie in ``state``, beside ``results``. All go when this is left.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        places = {f"{kind}-dir": f"{folder}/{kind}" for kind in ("results", "state")}
+        if nodes:
+            yield run_flower({**config, **places}, num_nodes=nodes, num_gpus=gpus)
+        else:
+            yield run_inline({**config, **places})
+
+
+def measure_round(options):
+    """Time rounds of every kind in turns, and print the medians.
+
+    All do the same training and the same validation and test evaluations. Operators
+    alone are the limit: what a round takes if nothing but them takes time.
+    """
+    turn = turns_of(options)
+    turn()  # warms up
+    found = [turn() for _ in range(options.turns)]
+    if options.json:
+        sys.stdout.write(f"{json.dumps(found)}\n")
+        return 0
+    medians = {what: np.median([t[what] for t in found], 0) for what in found[0]}
+    best = np.min([medians[what] for what in medians if what.startswith("plain")], 0)
+    rows = []
+    for what, (wall, cpu) in medians.items():
+        each = [t[what][0] for t in found]
+        row = {
+            "what": what,
+            "s": f"{wall:.3f}",
+            "plain / this": f"{best[0] / wall:.2f}",
+        }
+        row["turns"] = f"{min(each):.3f} to {max(each):.3f}"
+        row["CPU s"] = f"{cpu:.3f}" if cpu else ""
+        row["plain CPU / this"] = f"{best[1] / cpu:.2f}" if cpu else ""
+        rows.append(row)
+    print_table(f"{options.dataset}, {options.clients} clients: a round", rows)
+    return 0
+
+
+def turns_of(options):
+    """Return what makes a turn: median (wall, CPU) seconds of a round, by kind."""
+    config = {
+        "method": "gcfl+",
+        "dataset": options.dataset,
+        "num-clients": options.clients,
+        "num-server-rounds": WARM_UP + options.rounds,
+    }
+    run = resolve({**defaults(), **config})
+    partitions = [
+        datasets.load_partition(run.settings, c) for c in range(options.clients)
+    ]
+    plain, ours = plain_round(partitions, run.settings), our_round(partitions, run)
+    loops = {
+        **{f"plain loop, {n} threads": on_threads(n, plain) for n in options.threads},
+        "our clients in a loop": on_threads(1, ours, flushes=True),
+    }
+    *_, last = loops
+    share = operators(loops[last])
+
+    def turn():
+        found = {}
+        for name, loop in loops.items():
+            stamps = [now()]
+            for _ in range(options.rounds):
+                loop()
+                stamps.append(now())
+            found[name] = np.diff(stamps, axis=0)
+        found["operators of these alone"] = share * found[last]
+        found["inline: with server and messages"] = inline_rounds(config)
+        for nodes in options.nodes:
+            with finished_run(config, nodes) as folder:
+                rows = read_times(folder)[WARM_UP : WARM_UP + options.rounds]
+            name = f"Flower, {nodes} nodes"
+            found[f"{name}: some client computing"] = [(r.busy_s, 0) for r in rows]
+            found[f"{name}: wall"] = [(r.wall_s, 0) for r in rows]
+        return {name: np.median(each, 0).tolist() for name, each in found.items()}
+
+    return turn
+
+
+def plain_round(partitions, settings):
+    """Return a round of all clients in a plain loop of PyG."""
+    clients = [PlainClient(partition, settings) for partition in partitions]
+
+    def one_round():
+        for client in clients:
+            client.round()
+
+    return one_round
+
+
+def our_round(partitions, run):
+    """Return a round of our clients' training alone: no server, message or file."""
+    clients, settings = [], run.settings
+    for partition in partitions:
+        g = partition.graphs
+        spec = run.spec(num_features=g.num_features, num_classes=g.num_classes)
+        model = GraphClassifierClient.build_model(spec)
+        optimizer = torch.optim.Adam(
+            model.parameters(), lr=settings.learning_rate,
+            weight_decay=settings.weight_decay, fused=True,
+        )  # fmt: skip
+        data = ClientData.collate(partition, torch.device("cpu"))
+        clients.append((model, optimizer, data))
+    generator = torch.Generator().manual_seed(0)
+
+    def loss(model, batch):
+        return cross_entropy(model(batch, generator), batch.y)
+
+    def one_round():
+        for model, optimizer, data in clients:
+            evaluate(model, data)
+            train_epochs(
+                partial(loss, model), optimizer, data, num_epochs=1,
+                batch_size=settings.batch_size, generator=generator,
+            )  # fmt: skip
+            evaluate(model, data)
+
+    return one_round
+
+
+def on_threads(count, action, *, flushes=False):
+    """Let ``action`` run on so many threads, denormal numbers flushed as in a run."""
+
+    def call():
+        before = torch.get_num_threads()
+        torch.set_num_threads(count)
+        torch.set_flush_denormal(flushes)
+        try:
+            action()
+        finally:
+            torch.set_num_threads(before)
+            torch.set_flush_denormal(False)
+
+    return call
+
+
+def operators(action):
+    """Share of the time of ``action`` that is spent inside operators."""
+    action()
+    with torch.profiler.profile() as profile:
+        begin = time.perf_counter()  # the profiler's clock
+        action()
+        whole = time.perf_counter() - begin
+    names = ("aten::", "mkldnn::")
+    events = [e for e in profile.key_averages() if e.key.startswith(names)]
+    return sum(e.self_cpu_time_total for e in events) / 1e6 / whole
+
+
+def inline_rounds(config):
+    """Seconds of the rounds of an inline run, shape (rounds, 2)."""
+    stamps, push = [], InlineGrid.push_messages
+    last = config["num-server-rounds"]  # one more begins where it ends
+
+    def stamped(grid, messages):
+        messages = list(messages)
+        if messages[0].metadata.message_type == "train":
+            stamps.append(now())
+        return push(grid, messages)
+
+    InlineGrid.push_messages = stamped
+    try:
+        with finished_run({**config, "num-server-rounds": last + 1}):
+            pass
+    finally:
+        InlineGrid.push_messages = push
+    return np.diff(stamps, axis=0)[WARM_UP:]
+
+
+def compare_trees(options):
+    """Measure trees in turns; print ratios of each to the first.
+
+    A tree is a checkout of this repository. Each turn is a process of its own there,
+    with its code and this file.
+    """
+    trees = [tree.resolve() for tree in options.trees]
+    given = ["round", "--json", "--turns=1", f"--rounds={options.rounds}"]
+    given += [f"--dataset={options.dataset}", f"--clients={options.clients}"]
+    given += ["--nodes", *map(str, options.nodes)]
+    given += ["--threads", *map(str, options.threads)]
+    found = [[_turn_in(tree, given) for tree in trees] for _ in range(options.turns)]
+    rows = []
+    for what in found[0][0]:
+        seconds = np.array([[there[what] for there in turn] for turn in found])
+        for unit, each in zip(("s", "CPU s"), seconds.T, strict=True):  # (trees, turns)
+            row = {
+                "what": f"{what}, {unit}",
+                f"{trees[0]}": f"{np.median(each[0]):.3f}",
+            }
+            for tree, own in zip(trees[1:], each[1:], strict=True):
+                ratios = own / each[0] if each.all() else own
+                low, middle, high = np.quantile(ratios, (0, 0.5, 1))
+                row[f"{tree} / first"] = f"{middle:.3f} ({low:.3f} to {high:.3f})"
+            if each.all():
+                rows.append(row)
+    print_table(f"{options.dataset}, {options.clients} clients: a round", rows)
+    return 0
+
+
+def _turn_in(tree, given):
+    done = subprocess.run(
+        ["bash", "-c", _THERE, str(Path(__file__).resolve()), *given],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    (found,) = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@command
+def main(argv=None):
+    """Run the command line; see the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parts = parser.add_subparsers(metavar="WHAT", required=True)
+    for name, measure in (("round", measure_round), ("beside", compare_trees)):
+        part = parts.add_parser(name, help=measure.__doc__.partition("\n")[0])
+        part.set_defaults(measure=measure)
+        part.add_argument("--dataset", default="molecules")
+        part.add_argument("--clients", type=int, default=7)
+        part.add_argument("--nodes", type=int, nargs="*", default=[2], help="of Flower")
+        part.add_argument("--threads", type=int, nargs="+", default=[1], help="plain")
+        part.add_argument("--rounds", type=int, default=5, help="in a turn")
+        part.add_argument("--turns", type=int, default=3)
+        if measure is compare_trees:
+            part.add_argument("trees", type=Path, nargs="+", metavar="TREE")
+        else:
+            part.add_argument(
+                "--json", action="store_true", help="medians of each turn"
+            )
+    options = parser.parse_args(argv)
+    return options.measure(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
