@@ -36,13 +36,13 @@ from rich.markup import escape
 from scipy.stats import beta
 
 from fedgraph_flwr.command import command
+from fedgraph_flwr.core.process import end_with_parent
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.rules import Value
 
 from .leak_game import Floats, Setting, Sight, known_game, play_part, ratios
 from .markup import consoles, count_table
 from .run import add_settings
-from .speed.timing import end_with_parent
 
 Scored = tuple[Floats, NDArray[np.bool_]]  # scores, and whether the edge was there
 LEVEL = 0.05  # of all lower bounds of a table together

@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedgraph_flwr.command import heeding_signals
+from fedgraph_flwr.core.process import in_own_process, resident_bytes
 from fedgraph_flwr.kept import memory_share
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import read_times
@@ -21,7 +23,6 @@ from strategies.relay import Relay
 
 from .actors import machines, name_machines, num_actors
 from .inline import run_inline
-from .speed.timing import in_own_process, resident_bytes
 
 _ROUNDS = 2  # the first one imports and fills caches; the second shows the pace
 _FEW = 3
@@ -78,6 +79,7 @@ class Plan:
         return self.round_seconds * (self.rounds + 1)
 
 
+@heeding_signals()
 def probe(overrides: Mapping[str, Value], at_most: int) -> Probe:
     """Let a few clients train two rounds, in this process.
 

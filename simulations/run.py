@@ -26,6 +26,7 @@ from typing_extensions import override
 
 from fedgraph_flwr.command import command
 from fedgraph_flwr.config import SEVERAL
+from fedgraph_flwr.core.process import end_with_parent
 from fedgraph_flwr.disclosure import full_reason
 from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.files import project_root
@@ -40,7 +41,6 @@ from .actors import machines, num_actors
 from .flower import run_flower
 from .inline import run_inline
 from .presets import load_preset
-from .speed.timing import end_with_parent
 
 _COMPLETED, _FAILED = 0, 1
 _STOP = signal.SIGUSR1  # by which a process of a pool interrupts its own run

@@ -1,8 +1,8 @@
 """Noisy views of a client's graphs as padded dense matrices, bucketed by size.
 
-A noisy graph has every edge, so dense products beat edge lists (``python -m
-simulations.speed views`` measures both). Matrices are built batch by batch from
-the views' compact triangles, and nothing here ever sees the original edges.
+A noisy graph has every edge, so dense products beat edge lists (docs/privacy.md, size
+and speed). Matrices are built batch by batch from the views' compact triangles, and
+nothing here ever sees the original edges.
 """
 
 from __future__ import annotations

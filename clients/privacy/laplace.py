@@ -43,7 +43,7 @@ class Triangles:
         Entries (u, v), u < v, row by row, graph after graph. Half a dense matrix and a
         fifth of an edge list with both directions. Not float16: it would move an
         embedding by 1e-6 at most, but saves only 1 kB per molecule and would have to
-        be widened for every batch (measured: ``python -m simulations.speed views``).
+        be widened for every batch.
     num_nodes : int64 array, shape (num_graphs,)
     positions : int64 array, shape (num_graphs,)
         Which of the client's graphs these are.

@@ -146,9 +146,10 @@ def test_the_second_sigterm_of_timeout_does_not_end_the_tidying_up(tmp_path):
 
 IN_ANOTHER = """
 import os, signal, sys, tempfile, time
-from fedgraph_flwr.command import command
-from simulations.speed.timing import in_own_process
+from fedgraph_flwr.command import command, heeding_signals
+from fedgraph_flwr.core.process import in_own_process
 
+@heeding_signals()
 def hold(parent):
     with tempfile.TemporaryDirectory(prefix="held-"):
         os.kill(parent, signal.SIGTERM)
@@ -164,7 +165,7 @@ if __name__ == "__main__":
 
 
 def test_what_a_command_does_in_another_process_is_stopped_with_it(tmp_path):
-    """SIGTERM at `--plan` or `speed` alone waited until they were done."""
+    """SIGTERM at `--plan` alone waited until they were done."""
     script, folder = tmp_path / "held.py", tmp_path / "folder"
     script.write_text(IN_ANOTHER)
     folder.mkdir()
