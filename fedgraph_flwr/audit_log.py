@@ -22,8 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from flwr.app import RecordDict
-from flwr.supercore.inflatable.inflatable_object import InflatableObject
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from .errors import StorageError
 from .files import is_there, make_private, project_root, sync
@@ -303,7 +302,7 @@ def digests(content: RecordDict, *, of: Container[int] | None = None) -> dict[in
     }
 
 
-def _identity(record: InflatableObject) -> str:
+def _identity(record: ArrayRecord | ConfigRecord | MetricRecord) -> str:
     """Flower's hash of a record: of its type, and of all that is in it."""
     try:
         return record.object_id

@@ -15,9 +15,8 @@ from threadpoolctl import threadpool_limits
 
 import datasets
 from strategies.base import AbstractGraphStrategy, Stopper
-from strategies.fetching import side_by_side
 from strategies.report import RARE, ClientInfo, Evaluation, Rarest
-from strategies.waits import shorten_waits
+from strategies.sending import side_by_side
 
 from .agreement import (
     check_same_data,
@@ -30,6 +29,7 @@ from .agreement import (
 from .audit_log import FILE as AUDIT_LOG
 from .audit_log import AuditLog, config_hash
 from .config import RunSettings
+from .core.flower import shorten_waits
 from .elsewhere import scores_elsewhere
 from .errors import ConfigError, RunFailedError, StorageError
 from .figures import draw_all

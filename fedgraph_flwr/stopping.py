@@ -13,8 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flwr.supercore.exit import ExitCode, add_exit_handler, flwr_exit
-
+from .core import flower
 from .errors import RunFailedError
 
 STOPPED = (
@@ -56,12 +55,12 @@ def heeding_stops() -> Iterator[None]:
         _asked.set()
         is_over.wait(_PATIENCE_S)
 
-    add_exit_handler(stop, run_before_force_exit=True)
+    flower.at_exit(stop)
     try:
         yield
     except _Ending:
         is_over.set()
-        flwr_exit(ExitCode.GRACEFUL_EXIT_SIGTERM)  # the rest of what it was about to do
+        flower.exit_process()
     finally:
         is_over.set()
         _asked.clear()

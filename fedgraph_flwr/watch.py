@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from flwr.app import Context, Message, MessageType, RecordDict
-from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.logger import log
 from typing_extensions import override
 
@@ -45,6 +44,7 @@ from .wire import (
 
 _COUNTS = (NUM_EXAMPLES, "num-train")  # metrics of a reply: to a round, to roll call
 _LOGGERS = (getLogger("flwr"), getLogger("flwr.fedgraph"))
+_Answer = Callable[[Message, Context], Message]  # a ClientApp
 
 
 class _OncePerRun(Filter):
@@ -96,7 +96,7 @@ def _warned_once(run: int, audit: AuditLog | None) -> Iterator[None]:
             logger.removeFilter(once)
 
 
-def watch(message: Message, context: Context, answer: ClientAppCallable) -> Message:
+def watch(message: Message, context: Context, answer: _Answer) -> Message:
     """Answer a message; at a site let only out what its policy allows, and log it.
 
     Parameters
@@ -135,7 +135,7 @@ class _Site:
         self._visit.policy, self._policy_sha256 = Policy(), ""  # until it is read
         self._kind = message.metadata.message_type
 
-    def answer(self, answer: ClientAppCallable) -> Message:
+    def answer(self, answer: _Answer) -> Message:
         """Do it all; no text but what the policy allows is in what is raised."""
         with _warned_once(self._context.run_id, self._audit):
             try:
@@ -148,7 +148,7 @@ class _Site:
             raise RunFailedError(reason) from None
         return Message(pack({}, {"error": reason}), reply_to=self._message)
 
-    def _content(self, answer: ClientAppCallable) -> RecordDict:
+    def _content(self, answer: _Answer) -> RecordDict:
         message, context = self._message, self._context
         try:
             self._read()

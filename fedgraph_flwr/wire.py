@@ -16,10 +16,6 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.supercore.inflatable.inflatable_object import (
-    InflatableObject,
-    get_all_nested_objects,
-)
 from numpy.typing import NDArray
 from safetensors.numpy import load as decode_arrays
 
@@ -30,6 +26,7 @@ from .wording import shortened
 NamedArrays: TypeAlias = dict[str, NDArray[np.generic]]
 Scalar = int | float | str | bool
 _Named = TypeVar("_Named")
+_Record: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
 
 # In the header of a message to clients.
 SERVER_ROUND = "server-round"  # 0: the opening
@@ -291,7 +288,7 @@ def record_sizes(content: RecordDict) -> Iterator[tuple[int, str, int]]:
             yield int(match["client"]), match["kind"], _serialized_bytes(record)
 
 
-def _serialized_bytes(record: InflatableObject) -> int:
+def _serialized_bytes(record: _Record) -> int:
     if (layout := _layout(record)) is None:
         return _deflated_bytes(record)
     if layout not in _sizes:  # to serialise is to copy
@@ -301,7 +298,7 @@ def _serialized_bytes(record: InflatableObject) -> int:
     return _sizes[layout]
 
 
-def _layout(record: InflatableObject) -> object:
+def _layout(record: _Record) -> object:
     """Say what the size of a record depends on; None if that is not known here."""
     if isinstance(record, MetricRecord):
         if len(record) > _MOST_NAMES or sum(map(len, record)) > _MOST_LETTERS:
@@ -329,12 +326,20 @@ def _bits(value: int) -> int:
     return value if value < 0 else value.bit_length()
 
 
-def _deflated_bytes(record: InflatableObject) -> int:
+def _deflated_bytes(record: _Record) -> int:
     try:
-        parts = get_all_nested_objects(record).values() if record.children else [record]
+        parts = _parts(record).values() if record.children else [record]
         return sum(len(part.deflate()) for part in parts)
     except ValueError:  # an integer too large to travel; only in one process
         return 0
+
+
+def _parts(of: Any) -> dict[str, Any]:
+    """Return what Flower sends of an object: it and its parts, equal ones once."""
+    found = {of.object_id: of}
+    for part in (of.children or {}).values():
+        found |= _parts(part)
+    return found
 
 
 def _scalars(record: ConfigRecord) -> dict[str, Scalar]:

@@ -15,9 +15,9 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedgraph_flwr.client_entry import app
+from fedgraph_flwr.core import flower
 from fedgraph_flwr.loaded import clear_kept
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.rules import Value
@@ -62,8 +62,7 @@ class InlineGrid(Grid):
             for config in node_configs
         }
         self._replies: dict[str, Message] = {}
-        # Flower sets these when it starts an app's process.
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 1, 1
+        flower.pose_as_task(run_id)
 
     def set_run(self, run: Any) -> None:
         """Do nothing: the run is given to the constructor."""
@@ -85,8 +84,7 @@ class InlineGrid(Grid):
         """Let the nodes answer, one after the other."""
         ids = []
         for message in messages:
-            message.metadata.__dict__["_message_id"] = secrets.token_hex(16)
-            ids.append(message.metadata.message_id)
+            ids.append(flower.name_message(message))
             self._replies[ids[-1]] = self.deliver(message)
         return ids
 

@@ -16,8 +16,6 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from flwr.cli.utils import collect_files, filter_paths_for_publish
-
 from fedgraph_flwr.command import command
 from fedgraph_flwr.errors import StorageError
 from fedgraph_flwr.files import project_root, whole_folder
@@ -34,6 +32,7 @@ _FOLDERS = (
     "strategies",
 )
 _FILES = (".gitignore", "LICENSE", "pyproject.toml")
+_KINDS = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}  # of Flower Hub
 _README, _README_SOURCE = "README.md", "docs/hub.md"
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
@@ -54,11 +53,13 @@ def publish(root: Path, target: Path) -> list[str]:
     """
     if target.exists():
         raise StorageError(f"{target} exists: delete it, or name another folder")
-    found = filter_paths_for_publish(collect_files(root))
+    inside = (p for folder in _FOLDERS for p in (root / folder).rglob("*"))
+    kept = [p for p in inside if p.suffix in _KINDS and not p.is_symlink()]
+    kept += [path for name in _FILES if (path := root / name).exists()]
+    found = sorted(path.relative_to(root).as_posix() for path in kept)
     sources = {
         _README if name == _README_SOURCE else name: name
-        for name in sorted(found)
-        if name in _FILES or name.split("/")[0] in _FOLDERS
+        for name in found
         if not _is_own(name)
     }
     try:

@@ -13,6 +13,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.core.flower import simulation
 from fedgraph_flwr.errors import DataError, RunFailedError, WireError
 from fedgraph_flwr.stopping import check_stop
 from fedgraph_flwr.wire import (
@@ -31,7 +32,6 @@ from .doubts import Doubts
 from .introductions import difference, read_introduction
 from .report import NOWHERE, ClientInfo
 from .sending import pause_s
-from .waits import simulation
 
 _PROBE_POLL_S, _ROLL_CALL_POLL_S = 0.05, 0.3
 _GRACE_S = 10.0  # how long answers are waited for that may change nothing
@@ -211,7 +211,7 @@ class Directory:
         """
         reason = str(error.reason)
         is_dead = error.code == _UNKNOWN and reason.startswith(_ACTOR_DIED)
-        if is_dead and simulation.keeps_replies:
+        if is_dead and simulation.runs:
             raise RunFailedError(
                 f"the Ray actor serving node {node} died (clients"
                 f" {self.members(node)}): {shortened(reason, 2000)}. Most often memory"

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from logging import WARNING
+from threading import Event
+from typing import Any, cast
 
-from flwr.app import Message
+import httpx
+from flwr.app import Error, Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from fedgraph_flwr.core import flower
+from fedgraph_flwr.core.flower import simulation
+from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.kept import memory
 from fedgraph_flwr.stopping import check_stop
 
 from .doubts import Doubts
-from .waits import simulation
 
 _POLL_SHARE = 0.03  # waiting adds at most this share to a round ...
 _POLL_S = (0.002, 1.0)  # ... within these bounds
 _POLL_TIMES = 3  # as long as asking took is the next wait at least ...
 _MOST_S = 0.25  # ... but for this reason it is no longer
+_MOST = 32  # replies that are fetched at a time
+_USUAL_S = 1.0  # in which a reply is mostly there
+_SHARE = 8  # part of the memory that a reply may take; to read it takes more
+_UNAVAILABLE = 3  # Flower's error code of a reply that could not be fetched
 
 
 def exchange(
@@ -35,8 +47,7 @@ def exchange(
     """Send messages and collect replies until all are in or the time is up.
 
     Flower's ``send_and_receive`` sleeps a fixed 0.1 s (simulation) or 3 s
-    (deployment) between polls, which dominates short rounds. The first message is
-    handed out first, though Flower's simulation goes by the order of its nodes.
+    (deployment) between polls, which dominates short rounds.
 
     Parameters
     ----------
@@ -65,11 +76,8 @@ def exchange(
     """
     every = list(messages)
     begin = time.monotonic()
-    waiting: set[str] = set()
-    ahead = 1 if simulation.hands_out else 0
-    for some in filter(None, (every[:ahead], every[ahead:])):
-        waiting |= {i for i in grid.push_messages(some) if i}
-        simulation.hand_out()
+    waiting = {i for i in grid.push_messages(every) if i}
+    simulation.wake()
     meanwhile()
     doubted = {
         m.metadata.message_id
@@ -103,7 +111,7 @@ def exchange(
             break
         if waiting <= doubted and is_enough(replies):
             break
-        simulation.wait_for_reply(pause_s(elapsed, asking_s), left_s)
+        simulation.wait(pause_s(elapsed, asking_s), left_s)
     return replies
 
 
@@ -122,3 +130,72 @@ def pause_s(
     """
     rest_s = min(_POLL_TIMES * asking_s, _MOST_S)
     return min(max(_POLL_SHARE * waited_s, _POLL_S[0], rest_s), longest_s)
+
+
+@contextmanager
+def side_by_side(grid: Grid) -> Iterator[Grid]:
+    """Give a Grid that fetches each reply in a thread of its own.
+
+    Flower fetches replies one after the other, each as soon as its upload begins. A
+    node that stops in the middle, as when it is killed, would delay all others for
+    minutes. One whose bytes are no message, or are more than fit into the memory, would
+    end the run. Here each of these is an error of its node. Flower's simulation has
+    replies in its own memory; its Grid stays as it is.
+    """
+    if not flower.fetches_over_http(grid):
+        yield grid
+        return
+    begun: dict[str, Future[Message | None]] = {}  # by id of the message sent
+    sent: dict[str, Message] = {}
+    is_over, threads = Event(), ThreadPoolExecutor(_MOST, "reply")
+
+    def push(messages: Iterable[Message]) -> list[str]:
+        every = list(messages)
+        ids = list(grid.push_messages(every))
+        sent.update((i, m) for i, m in zip(ids, every, strict=True) if i)
+        return ids
+
+    def pull(message_ids: Iterable[str]) -> list[Message]:
+        wanted = set(message_ids)
+        new = {i: threads.submit(fetch, i) for i in wanted - begun.keys()}
+        begun.update(new)
+        wait(new.values(), _USUAL_S)
+        done = [i for i, fetched in begun.items() if i in wanted and fetched.done()]
+        replies = {i: begun.pop(i).result() for i in done}
+        for i in (i for i, reply in replies.items() if reply):
+            sent.pop(i, None)
+        return [reply for reply in replies.values() if reply]
+
+    def fetch(asked: str) -> Message | None:
+        most, size = memory() // _SHARE, 0
+
+        def check(more: int) -> None:
+            nonlocal size
+            size += more
+            if is_over.is_set():
+                raise WireError("the run is over")
+            if size > most:
+                raise WireError(
+                    f"it has more than {most} bytes, the {_SHARE}th part of the"
+                    " server's memory"
+                )
+
+        flower.fetching.check = check
+        try:
+            for reply in grid.pull_messages([asked]):
+                if reply.metadata.reply_to_message_id != asked:
+                    raise WireError("inside it says that it answers another message")
+                return reply
+        except httpx.HTTPError:  # the SuperLink's own
+            raise
+        except Exception as error:  # whatever strange bytes make Flower raise
+            reason = f"its reply cannot be read: {type(error).__name__}: {error}"
+            return Message(Error(_UNAVAILABLE, reason), reply_to=sent[asked])
+        return None
+
+    changed: Any = flower.Changed(grid, push_messages=push, pull_messages=pull)
+    try:
+        yield cast("Grid", changed)
+    finally:  # nothing more is fetched, so that nothing holds up the end of the process
+        is_over.set()
+        threads.shutdown(wait=False, cancel_futures=True)

@@ -14,19 +14,12 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
-from flwr.supercore.interceptors.http.runtime_version import (
-    RuntimeVersionHttpInterceptor,
-)
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from ..core.flower import sign_on
 from ..errors import ConfigError
 from .findings import OK, PROBLEM, UNKNOWN, Finding, look
 
@@ -211,27 +204,13 @@ def _admitted(link: Link) -> list[Finding]:
     """Sign on with the site's key, and off at once."""
     assert link.key is not None
     private = _read_key(link.key)
-    public = private.public_key()
     roots = None if link.root_certificates is None else str(link.root_certificates)
     if roots is None and not link.insecure:
         roots = ssl.get_default_verify_paths().cafile
-    signed: list[Any] = [
-        RuntimeVersionHttpInterceptor(component_name="SuperNode"),
-        NodeAuthHttpInterceptor(private, public),
-    ]
-    what, name = "key", link.key.name
-    with FleetHttpClient.from_server_address(
-        link.superlink, link.insecure, roots, interceptors=signed
-    ) as client:
-        request = ActivateNodeRequest(
-            public_key=public_key_to_bytes(public), heartbeat_interval=30.0
-        )
-        try:
-            node = client.ActivateNode(request).node_id
-        except httpx.HTTPStatusError as error:
-            return [_refused(name, error.response)]
-        client.DeactivateNode(DeactivateNodeRequest(node_id=node))
-    return [Finding(what=what, state=OK, found=f"{name} is admitted")]
+    refusal = sign_on(link.superlink, private, insecure=link.insecure, roots=roots)
+    if refusal is not None:
+        return [_refused(link.key.name, refusal)]
+    return [Finding(what="key", state=OK, found=f"{link.key.name} is admitted")]
 
 
 def _refused(name: str, answer: httpx.Response) -> Finding:

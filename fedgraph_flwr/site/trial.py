@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import re
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-
-import click
-from flwr.common.config import parse_config_args
 
 from simulations.inline import run_inline
 
@@ -26,7 +25,9 @@ from ..results.model_folder import FOLDER
 from ..rules import Value, shown
 from ..toml_files import read_toml
 from ..trained.folder import PLACES
-from .supernode import LEAVES_OUT, left_out
+
+# What Flower's commands take of a text: keys and values. All else they pass over.
+_PAIR = re.compile(r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|\S+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +60,34 @@ def parse_config(given: list[str], option: str) -> dict[str, Any]:
     Raises
     ------
     ConfigError
+        Or a text has what Flower passes over, without a word.
     """
+    if len(given) == 1 and given[0].endswith(".toml"):
+        return dict(_flat(read_toml(Path(given[0]).expanduser())))
+    if left := " ".join(_PAIR.sub(" ", " ".join(given)).replace(",", " ").split()):
+        raise ConfigError(
+            f"{option} has {shown(left)}, which Flower leaves out without a word; write"
+            " key=value without spaces around =, pairs separated by spaces, texts in"
+            " quotes without quotes inside; or give one TOML file"
+        )
+    table: dict[str, Any] = {}
     try:
-        if given and given[0].endswith(".toml"):
-            read_toml(Path(given[0]).expanduser())  # names what is wrong with a file
-        elif left := [part for text in given if (part := left_out(text))]:
-            raise ConfigError(f"{option} has {shown(' '.join(left))}, {LEAVES_OUT}")
-        return dict(parse_config_args(given))
-    except (click.ClickException, ValueError, OSError) as error:
-        words = error.message if isinstance(error, click.ClickException) else error
-        raise ConfigError(f"{option} cannot be read: {words}") from error
+        for text in given:
+            lines = [f"{key} = {value}" for key, value in _PAIR.findall(text)]
+            table |= tomllib.loads("\n".join(lines))
+    except ValueError as error:
+        raise ConfigError(
+            f"{option} cannot be read: {error}; texts stand in double quotes"
+        ) from error
+    return dict(_flat(table))
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
 
 
 def read_run_config(

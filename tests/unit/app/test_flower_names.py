@@ -1,4 +1,4 @@
-"""Private names of Flower stand in CONTRIBUTING, all of them, and Flower has them."""
+"""Private names of Flower stand in ``core/flower.py``, and Flower has them."""
 
 from __future__ import annotations
 
@@ -10,88 +10,78 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PARTS = ("clients", "datasets", "fedgraph_flwr", "simulations", "strategies")
+PARTS = "clients datasets fedgraph_flwr simulations strategies plugins examples".split()
 PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
-OURS = {"flwr", "flwr.fedgraph", "flwr.common.logger.log"}  # loggers; a log entry
-MODULE = re.compile(r"flwr(\.\w+)*")
+# Everywhere: Flower's log. In clients/classic.py: its older signatures.
+FREE = {"flwr.common.logger.log", "flwr.client.NumPyClient"}
+LOGGERS = {"flwr", "flwr.fedgraph"}
+HOME = "fedgraph_flwr/core/flower.py"
+NAMES = {
+    "flwr.proto.fleet_pb2.ActivateNodeRequest",
+    "flwr.proto.fleet_pb2.DeactivateNodeRequest",
+    "flwr.server.superlink.fleet.vce.vce_api.add_messages_to_queue",
+    "flwr.server.superlink.fleet.vce.vce_api.put_message_into_state",
+    "flwr.supercore.exit.ExitCode",
+    "flwr.supercore.exit.add_exit_handler",
+    "flwr.supercore.exit.flwr_exit",
+    "flwr.supercore.interceptors.RuntimeVersionHttpInterceptor",
+    "flwr.supercore.primitives.asymmetric.public_key_to_bytes",
+    "flwr.supercore.task_identity.TaskIdentity",
+    "flwr.superlink.grid.http_grid.HttpGrid",
+    "flwr.superlink.grid.http_grid.pull_objects",
+    "flwr.supernode.fleet_http_client.FleetHttpClient",
+    "flwr.supernode.node_auth_http_interceptor.NodeAuthHttpInterceptor",
+}
 
 
-def private_names(source):
-    """Private names of Flower that a source imports, reaches by texts, or changes.
-
-    A module that a text names has the attributes that are taken of it, or set of any
-    parameter; and other texts, if they are names that it has. Names that begin with "_"
-    and are none of the source's own are of Flower's objects.
-    """
-    nodes = list(ast.walk(ast.parse(source)))
-    found, taken, named = set(), [], {}
-    public = set().union(*(vars(import_module(m)) for m in PUBLIC))
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and MODULE.fullmatch(node.module or ""):
+def private_names(source: str) -> set[str]:
+    """Private names of Flower, or modules with such, in imports and texts."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and not node.level:
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {a.name for a in node.names if MODULE.fullmatch(a.name)}
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
-            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            named.setdefault(ast.unparse(target), []).append(ast.unparse(node.value))
-        elif isinstance(node, ast.Attribute):
-            taken.append(node)
-    found = {n for n in found if n.rpartition(".")[0] not in PUBLIC}
-    texts = {n.value for n in nodes if isinstance(n, ast.Constant)}
-    texts = {t for t in texts if isinstance(t, str)} - OURS
-    modules = {t for t in texts if MODULE.fullmatch(t)}
-    for module in modules - PUBLIC:
-        got = re.compile(rf"(import_module|sys\.modules\.get)\('{re.escape(module)}'\)")
-        of = texts - public
-        for node in taken:
-            value = ast.unparse(node.value)
-            is_it = any(got.fullmatch(v) for v in (value, *named.get(value, [])))
-            if is_it or (isinstance(node.ctx, ast.Store) and value not in named):
-                of |= {node.attr}
-        found |= {f"{module}.{n}" for n in of & set(vars(import_module(module)))}
-    if modules:
-        own = {n.name for n in nodes if isinstance(n, ast.FunctionDef)}
-        own |= {n.attr for n in taken if ast.unparse(n.value) == "self"}
-        found |= {n.attr for n in taken if re.match("_[a-z]", n.attr)} - own
-    return found - OURS
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= {node.value} - LOGGERS
+    found = {n for n in found if re.fullmatch(r"flwr(\.\w+)*|_message_id", n)} - FREE
+    return {n for n in found if n.rpartition(".")[0] not in PUBLIC} - PUBLIC
 
 
-def test_every_private_name_of_flower_stands_in_contributing():
-    page = (ROOT / "CONTRIBUTING.md").read_text()
-    section = page.partition("## The next Flower")[2].partition("\n## ")[0]
-    listed = {
-        (file, name)
-        for file, names in re.findall(r"^\| `(\S+)` \| (.+?) \|", section, re.MULTILINE)
-        for name in re.findall(r"`(\S+)`", names)
-    }
+def test_private_names_of_flower_stand_in_one_module():
     used = {
-        (path.relative_to(ROOT).as_posix(), name)
+        path.relative_to(ROOT).as_posix(): names
         for part in PARTS
         for path in (ROOT / part).rglob("*.py")
-        for name in private_names(path.read_text())
+        if (names := private_names(path.read_text()))
     }
-    assert used == listed
+    found = used.pop(HOME) - {"_message_id"}
+
+    assert not used
+    modules = {name.rpartition(".")[0] for name in NAMES}
+    assert found <= NAMES | modules
+    assert all(found & {name, name.rpartition(".")[0]} for name in NAMES)
+    assert len((ROOT / HOME).read_text().splitlines()) <= 200
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_flower_has_each_private_name(name):
+    module, _, attribute = name.rpartition(".")
+
+    assert hasattr(import_module(module), attribute)
+    assert attribute in (ROOT / HOME).read_text()
 
 
 @pytest.mark.parametrize(
     ("source", "names"),
     [
         ("from flwr.supercore.exit import add", {"flwr.supercore.exit.add"}),
+        ("import flwr.supercore.exit", {"flwr.supercore.exit"}),
         ("from flwr.app import Message", set()),
         ("from flwr.common.logger import log", set()),
-        (
-            "m: Any = import_module('flwr.supercore.exit')\nm.add_exit_handler()",
-            {"flwr.supercore.exit.add_exit_handler"},
-        ),
-        (
-            "def f(m): m.add_exit_handler = 1\nafter('flwr.supercore.exit', f)",
-            {"flwr.supercore.exit.add_exit_handler"},
-        ),
-        (
-            "m = sys.modules.get('flwr.supercore.exit')\nget(m, 'add_exit_handler')",
-            {"flwr.supercore.exit.add_exit_handler"},
-        ),
-        ("grid._client = 1\nx = 'flwr.superlink.grid.http_grid'", {"_client"}),
+        ("getLogger('flwr')", set()),
+        ("m = import_module('flwr.supercore.exit')", {"flwr.supercore.exit"}),
+        ("vars(m.metadata)['_message_id'] = 'a'", {"_message_id"}),
     ],
 )
 def test_a_private_name_is_seen(source, names):

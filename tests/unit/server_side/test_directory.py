@@ -11,13 +11,13 @@ import pytest
 import toys
 from flwr.app import Error, Message, RecordDict
 
+from fedgraph_flwr.core.flower import simulation
 from fedgraph_flwr.errors import DataError, FedGraphError, RunFailedError, WireError
 from fedgraph_flwr.wire import Parcel, pack
 from strategies import directory as module
 from strategies.directory import Directory
 from strategies.report import ClientInfo, busy_seconds
 from strategies.sending import exchange
-from strategies.waits import simulation
 
 pytestmark = pytest.mark.usefixtures("task_identity")
 
@@ -200,7 +200,7 @@ def test_a_client_whose_node_has_gone_is_not_addressed(directory):
 @pytest.fixture
 def simulated(monkeypatch):
     """Flower's simulation runs in this process, and with it Ray's actors."""
-    monkeypatch.setattr(simulation, "keeps_replies", True)
+    monkeypatch.setattr(simulation, "runs", True)
 
 
 @pytest.mark.usefixtures("simulated")

@@ -11,13 +11,13 @@ import toys
 from flwr.app import Error, Message
 from plays import play
 
+from fedgraph_flwr.core.flower import simulation
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
 from strategies.directory import Directory
 from strategies.fedavg import FedAvg
 from strategies.report import ClientInfo
-from strategies.waits import simulation
 
 HOSTS = [(0, 2), (1,)]  # clients by node
 
@@ -170,7 +170,7 @@ DEAD = Error(0, "<class 'ray.exceptions.ActorDiedError'>:<'killed'>")
 
 
 def test_a_dead_actor_stops_the_round_whatever_min_fit_replies_allows(monkeypatch):
-    monkeypatch.setattr(simulation, "keeps_replies", True)
+    monkeypatch.setattr(simulation, "runs", True)
     with pytest.raises(RunFailedError, match=r"clients \[1\].*died|died .*\[1\]"):
         play_with({1: DEAD}, **{"min-fit-replies": 0.1})
 

@@ -1,0 +1,213 @@
+"""``core/flower.py``: a simulation is woken by messages, and wakes us by replies."""
+
+from __future__ import annotations
+
+import inspect
+import queue
+import threading
+import time
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flwr.app import Message, RecordDict
+
+from fedgraph_flwr import server_app
+from fedgraph_flwr.core import flower
+from fedgraph_flwr.core.flower import Simulation
+from fedgraph_flwr.resolve import defaults
+from strategies import sending
+
+ENGINE: Any = import_module("flwr.server.superlink.fleet.vce.vce_api")
+pytestmark = pytest.mark.usefixtures("task_identity")
+HANDS_OUT, KEEPS = ENGINE.add_messages_to_queue, ENGINE.put_message_into_state
+LONG_S = 60.0
+
+
+class Post:
+    """Flower's messages on their way to nodes; as grid and as state."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, list[Message]] = {}
+
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        for message in messages:
+            self.waiting.setdefault(message.metadata.dst_node_id, []).append(message)
+        return [str(m.metadata.dst_node_id) for m in messages]
+
+    def get_message_ins(self, node_id: int, limit: int) -> list[Message]:
+        found = self.waiting.get(node_id, [])
+        self.waiting[node_id] = found[limit:]
+        return found[:limit]
+
+    def pull_messages(self, _: list[str]) -> list[Message]:
+        return []
+
+
+def test_messages_are_handed_out_as_soon_as_they_are_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simulation, post, stop = Simulation(), Post(), threading.Event()
+    handed: queue.Queue[Message] = queue.Queue()
+    monkeypatch.setattr(sending, "simulation", simulation)
+
+    def loop(*given: Any) -> None:
+        *others, ours = given
+        waits = SimpleNamespace(is_set=ours.is_set, wait=lambda _: ours.wait(LONG_S))
+        HANDS_OUT(*others, waits)
+
+    given = (loop, post, handed, dict.fromkeys((3, 1, 2)), stop)
+    thread = threading.Thread(target=simulation.hand_out, args=given, daemon=True)
+    thread.start()
+    sent = [Message(RecordDict(), n, "query") for n in (2, 3, 1)]
+    assert sending.exchange(post, sent, 0.0) == []  # type: ignore[arg-type]
+
+    got = {handed.get(timeout=LONG_S / 2).metadata.dst_node_id for _ in sent}
+    assert got == {1, 2, 3}
+    stop.set()
+    simulation.wake()
+    thread.join(LONG_S / 2)
+    assert not thread.is_alive()
+
+
+class Replies:
+    """Flower's state, as far as it keeps replies; what is lost cannot be kept."""
+
+    store_traffic = "as ever"
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+
+    def store_message_res(self, reply: str) -> None:
+        if reply == "lost":
+            raise OSError("no room")
+        self.kept.append(reply)
+
+
+def test_a_reply_ends_the_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower, "_LEAST_S", LONG_S)
+    simulation, replies, stop = Simulation(), Replies(), threading.Event()
+    arrived: queue.Queue[str] = queue.Queue()
+    given = (KEEPS, replies, arrived, stop)
+    thread = threading.Thread(target=simulation.keep, args=given, daemon=True)
+    begin = time.monotonic()
+    thread.start()
+    while not simulation.runs:
+        assert time.monotonic() - begin < LONG_S / 2
+
+    for reply in ("one", "two"):
+        threading.Timer(0.1, arrived.put, [reply]).start()
+        simulation.wait(0.001, LONG_S)
+        assert replies.kept[-1] == reply
+    assert time.monotonic() - begin < LONG_S / 2
+
+    stop.set()
+    thread.join(LONG_S / 2)
+    assert not thread.is_alive()
+    assert not simulation.runs
+
+
+def test_a_reply_that_cannot_be_kept_ends_the_wait_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flower, "_LEAST_S", LONG_S)
+    simulation = Simulation()
+
+    def loop(state: Any) -> None:
+        assert state.store_traffic == "as ever"
+        with pytest.raises(OSError, match="no room"):
+            state.store_message_res("lost")
+        simulation.wait(0.001, LONG_S)
+        raise OSError("the state is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        simulation.keep(loop, Replies())
+    assert not simulation.runs
+
+
+@pytest.mark.parametrize(
+    ("pause", "left", "waited"),
+    [(0.25, 9.0, 0.25), (0.01, 9.0, 0.1), (0.01, 0.05, 0.05), (5.0, 1.0, 1.0)],
+)
+def test_a_wait_for_replies_ends_with_the_time_that_is_left(pause, left, waited):
+    simulation, slept = Simulation(), []
+    simulation.runs = True
+    simulation._replied.wait = slept.append  # type: ignore[method-assign]
+
+    simulation.wait(pause, left)
+
+    assert slept == [waited]
+
+
+def test_without_a_simulation_a_wait_is_as_long_as_it_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(flower.time, "sleep", slept.append)
+
+    Simulation().wait(0.25, 0.0)
+
+    assert slept == [0.25]
+
+
+@pytest.fixture
+def http_grid(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Flower's module of that name, put back after the test, as is the engine."""
+    grid = import_module("flwr.superlink.grid.http_grid")
+    monkeypatch.setattr(grid, "pull_objects", grid.pull_objects)
+    monkeypatch.setattr(ENGINE, "add_messages_to_queue", HANDS_OUT)
+    monkeypatch.setattr(ENGINE, "put_message_into_state", KEEPS)
+    return grid
+
+
+def test_flower_waits_less_from_then_on(http_grid: Any) -> None:
+    flowers = http_grid.pull_objects
+    options = inspect.signature(flowers).parameters
+    assert {"object_ids", "pull_object_fn", *flower._AGAIN_S} <= set(options)
+
+    flower.shorten_waits()
+    flower.shorten_waits()
+
+    assert http_grid.pull_objects.args == (flowers,)
+    hands_out, keeps = ENGINE.add_messages_to_queue, ENGINE.put_message_into_state
+    assert (hands_out.func, hands_out.args) == (
+        flower.simulation.hand_out,
+        (HANDS_OUT,),
+    )
+    assert (keeps.func, keeps.args) == (flower.simulation.keep, (KEEPS,))
+
+
+def test_another_flower_keeps_its_waits_and_says_so(
+    http_grid: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr(ENGINE, "add_messages_to_queue")
+    monkeypatch.delattr(http_grid, "pull_objects")
+
+    flower.shorten_waits()
+
+    said = [m for m in caplog.messages if "another Flower" in m]
+    assert len(said) == 2
+    assert "it waits longer for the rest of a reply" in said[0]
+    assert "rounds of a simulation take 0.1 s more" in said[1]
+    assert KEEPS is ENGINE.put_message_into_state
+
+
+def test_a_server_that_flower_starts_shortens_waits_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done: list[str] = []
+
+    def run(*_: object, **__: object) -> Path:
+        done.append("run")
+        return tmp_path
+
+    monkeypatch.setattr(server_app, "_describe_run", lambda *_: None)
+    monkeypatch.setattr(server_app, "shorten_waits", lambda: done.append("waits"))
+    monkeypatch.setattr(server_app, "run", run)
+    context = SimpleNamespace(run_config=defaults(), run_id=1)
+
+    server_app.main(None, context)  # type: ignore[arg-type]
+
+    assert done == ["waits", "run"]
