@@ -1,7 +1,7 @@
-"""Node-config ``resident``: one process answers all messages of a run at a site.
+"""A worker: one process answers all messages of a run at a site.
 
-Flower starts a process for each message, which imports PyTorch and loads the data
-again. With ``resident=true`` that process hands its message to another one that stays
+Flower starts a process for each message, which would import PyTorch and load the data
+again. At a site that process hands its message to another one that stays
 (:mod:`fedgraph_flwr.resident_worker`), through a socket that only this user can open.
 A run has one worker at a SuperNode. It belongs to one version of the code and one state
 of the data: if one of them changes, the next message ends it and starts another.
@@ -37,7 +37,7 @@ from .errors import RunFailedError
 from .files import make_folder, project_root, remove, replacing, unwritable
 from .terminal import log_failure
 
-RESIDENT = "resident"  # key of node-config; true: one process answers all messages
+RESIDENT = "resident"  # key of node-config; false: no worker
 _LOCK = ".resident.lock"  # no experiment has a name that begins so
 SOCKETS = "fedgraph-resident-"  # begin of the names of sockets' folders
 _WORKER = "fedgraph_flwr.resident_worker"
@@ -109,8 +109,8 @@ def lives(process: str) -> bool:
 
 
 def is_resident(node: Mapping[str, Any]) -> bool:
-    """Whether the operator wants a worker."""
-    return node.get(RESIDENT) is True
+    """Whether a worker answers: at every site whose operator does not refuse one."""
+    return node.get(RESIDENT, "clients" in node) is True
 
 
 def record_file(node: Mapping[str, Any], run: int) -> Path:
@@ -270,7 +270,7 @@ def _start(place: Path, key: str, parent: str) -> Record:
     if (record := read_record(place)) is None or record.key != key:
         raise RunFailedError(
             f"this site's resident worker {what}; its log says why. Start the SuperNode"
-            f" without {RESIDENT} to do without it"
+            f" with --node-config '{RESIDENT}=false' to do without it"
         )
     return record
 

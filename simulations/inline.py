@@ -19,11 +19,17 @@ from flwr.serverapp import Grid
 from fedgraph_flwr.client_entry import app
 from fedgraph_flwr.core import flower
 from fedgraph_flwr.loaded import clear_kept
+from fedgraph_flwr.resident import RESIDENT
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.server_app import run
 
 _CLIENT_APP_RAISED = 2  # Flower's error code
+
+
+def _without_worker(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a node-config that lets this process answer, unless it says otherwise."""
+    return {RESIDENT: False, **node} if "clients" in node else dict(node)
 
 
 class InlineGrid(Grid):
@@ -55,7 +61,7 @@ class InlineGrid(Grid):
             (node := secrets.randbits(63)): Context(
                 run_id=run_id,
                 node_id=node,
-                node_config=dict(config),
+                node_config=_without_worker(config),
                 state=RecordDict(),
                 run_config=dict(run_config),
             )

@@ -110,9 +110,7 @@ def raw(kind: str, children: list[str], body: bytes) -> tuple[str, bytes]:
 def test_a_site_whose_replies_do_not_arrive_stops_nobody_else(tmp_path: Path) -> None:
     """The first kind ended the run; the second made all others late, for minutes."""
     sites = ['clients="0"', 'clients="1,3"']
-    with Federation(
-        tmp_path, environment(tmp_path / "flwr"), sites, warm=(0, 1)
-    ) as federation:
+    with Federation(tmp_path, environment(tmp_path / "flwr"), sites) as federation:
         bad = BadNode(federation.address, tmp_path / "bad")
         bad.start()
         run_id = federation.submit({**RUN, "results-dir": str(tmp_path / "results")})

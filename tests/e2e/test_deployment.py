@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import toys
-from federation import Federation, environment, free_ports, parent
+from federation import Federation, environment
 
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
-from fedgraph_flwr.site import supernode
 from fedgraph_flwr.site.__main__ import main
-from simulations.flower import pids
 from simulations.inline import run_inline
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
@@ -30,14 +25,13 @@ RUN: dict[str, Value] = {
     "num-server-rounds": 2,
     "hidden-dim": 8,
 }
-# Sites with and without a resident worker, which are to give the same bytes, ...
+# Sites with and without a worker, which are to give the same bytes.
 SITES = [
-    'clients="0" plugins="outside_fgx" resident=true',
-    'clients="1,3" resident=true',
-    'clients="2"',
+    'clients="0" plugins="outside_fgx"',
+    'clients="1,3"',
+    'clients="2" resident=false',
 ]
 TIMES = "results/2*/times.csv"
-WARM = (0, 2)  # ... of Flower's SuperNode and of ours
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +47,7 @@ def federation(folder: Path) -> Iterator[Federation]:
     variables = environment(folder / "flwr")
     path = [variables["PYTHONPATH"], str(folder)]
     variables["PYTHONPATH"] = os.pathsep.join(path)
-    with Federation(folder, variables, SITES, warm=WARM) as started:
+    with Federation(folder, variables, SITES) as started:
         yield started
 
 
@@ -78,9 +72,6 @@ def test_three_supernodes_give_the_bytes_of_the_inline_run(
 
     assert status == "finished:completed", load_summary(deployed)["error"]
     check_same_run(deployed, inline)
-    for site in WARM:  # answered by forks, of which none is left
-        (forks,) = started_by(federation.pid(f"site-{site}"))
-        await_one(forks)  # its SuperExec
     # Private state stays with its site.
     kept = {path.name for path in (folder / "site-1" / deployed.name).iterdir()}
     assert kept == {"client-1", "client-3"}
@@ -187,59 +178,3 @@ def check_audit_logs(folder: Path, deployed: Path) -> None:
         at = f"client {line['client']}, round {line['round']}: trained on"
         words = f"run {line['run']}, {line['method']}, {at} {line['examples']} examples"
         assert log.count(f"{words}, loss {line['loss']:.4f}, test accuracy") == 1
-
-
-@pytest.mark.parametrize("victim", ["forks", "seeks", "supernode"])
-def test_a_supernode_that_cannot_answer_any_more_ends(
-    victim: str, tmp_path: Path
-) -> None:
-    variables = environment(tmp_path / "flwr")
-    nowhere = ["--insecure", "--superlink", f"127.0.0.1:{free_ports(1)}"]
-    command = [sys.executable, "-P", supernode.__file__, *nowhere]
-    with (tmp_path / "log").open("w") as log:
-        started = subprocess.Popen(
-            [*command, "--port", str(free_ports(1))],
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-            env=variables,
-            start_new_session=True,
-        )
-    try:
-        forks, seeks = await_two(started.pid)
-        killed = {"forks": forks, "seeks": seeks, "supernode": started.pid}[victim]
-        os.kill(killed, signal.SIGKILL)
-
-        started.wait(60)  # systemd starts it anew
-        deadline = time.monotonic() + 20
-        while (left := pids(tmp_path / "flwr")) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not left, (tmp_path / "log").read_text()
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
-
-
-def await_one(starter: int) -> None:
-    """Wait until a process has one child; an answer may take a while to end."""
-    deadline = time.monotonic() + 20
-    while len(found := started_by(starter)) != 1 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert len(found) == 1
-
-
-def await_two(starter: int) -> tuple[int, int]:
-    """Process that forks, and the SuperExec which is its child."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for forks in started_by(starter):
-            for seeks in started_by(forks):
-                return forks, seeks
-        time.sleep(0.1)
-    raise AssertionError("no SuperExec within 60 s")
-
-
-def started_by(starter: int) -> list[int]:
-    """Processes that a process has started, dead ones too."""
-    every = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in every if parent(pid) == starter]

@@ -41,9 +41,9 @@ pytestmark = [
     ),
 ]
 SITES = {
-    "north": 'clients="0" resident=true',
-    "west": 'clients="1,3" resident=true',
-    "south": 'clients="2" resident=true',
+    "north": 'clients="0"',
+    "west": 'clients="1,3"',
+    "south": 'clients="2"',
 }
 RUN: dict[str, Value] = {
     "method": "gcfl+",

@@ -12,12 +12,8 @@ from deployment_files import EXAMPLES, superlink_command
 from federation import Federation, environment, free_ports
 from typing_extensions import override
 
-from fedgraph_flwr.results.reader import load_summary
-from fedgraph_flwr.rules import Value
 from fedgraph_flwr.site.__main__ import main
 from fedgraph_flwr.site.findings import OK, PROBLEM
-from simulations.flower import pids
-from simulations.inline import run_inline
 
 pytestmark = [
     pytest.mark.deploy,
@@ -41,7 +37,7 @@ class Secure(Federation):
             key = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f"]
             subprocess.run([*key, str(folder / name)], check=True)
         variables = environment(folder / "flwr")
-        super().__init__(folder, variables, sites, warm=range(len(sites)))
+        super().__init__(folder, variables, sites)
 
     @override
     def site_command(self, number: int, port: int, node_config: str) -> list[str]:
@@ -164,28 +160,3 @@ def test_a_superlink_that_is_down_is_said_to_be_down(check: Check) -> None:
     assert code == 1
     assert "cannot be reached" in found["SuperLink"]["found"]
     assert "that the SuperLink runs" in found["SuperLink"]["cure"]
-
-
-def test_forks_answer_over_tls(tmp_path: Path) -> None:
-    """``site/supernode.py``, whose own processes reach each other over TLS, too."""
-    config: dict[str, Value] = {"method": "fedavg", "dataset": "synthetic"}
-    config |= {"num-clients": 3, "num-server-rounds": 2}
-    places = {f"{kind}-dir": str(tmp_path / kind) for kind in ("results", "state")}
-    inline = run_inline({**config, **places})
-    results = tmp_path / "deployed"
-    with Secure(tmp_path, ['clients="0,1,2"']) as federation:
-        run_id = federation.submit({**config, "results-dir": str(results)})
-        status = federation.wait(run_id, limit_s=400)
-        log = federation.log(run_id)
-        forks = [
-            Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-            for pid in pids(str(tmp_path / "flwr"), "--serve")
-        ]
-
-    assert status == "finished:completed", log
-    (deployed,) = (p for p in results.iterdir() if p.is_dir())
-    hashes = [load_summary(path)["weights_sha256"] for path in (deployed, inline)]
-    assert hashes[0] == hashes[1]
-    assert forks
-    assert all("--root-certificates" in words for words in forks)
-    assert not any("--insecure" in words for words in forks)

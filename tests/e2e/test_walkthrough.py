@@ -69,7 +69,7 @@ class Hospitals(Guarded):
         sites = {
             name: f'clients="{client}" data-path="{self.data[name]}"'
             f' cache-dir="{folder}/cache-{client}"'
-            f" resident={str(name != BAD).lower()}"
+            f"{' resident=false' if name == BAD else ''}"
             for client, name in enumerate(SITES)
         }
         super().__init__(folder, sites)

@@ -11,12 +11,11 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-import fedgraph_flwr
 from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.rules import Value
 from simulations import flower
@@ -25,7 +24,6 @@ from simulations.bundled import bundled_files
 _BIN = Path(sys.executable).parent
 _PORTS, _BLOCK, _MOST_HELD = range(20000, 32000), 20, 50
 _HOOKS = Path(__file__).parent / "hooks"
-_WARM = Path(fedgraph_flwr.__file__).parent / "site" / "supernode.py"
 _POLL_S, _ASK_S, _START_S, _END_S = 0.5, 5.0, 120.0, 20.0
 _SEEK_S = 1.0  # pause of a SuperNode between two questions; Flower's is 3 s
 HEARTBEAT_S = 15  # Flower's is 30 s; a dead node is noticed after two
@@ -134,8 +132,6 @@ class Federation:
         See :func:`environment`.
     sites : sequence of str
         Node-config of each SuperNode, to which ``state-dir`` is added.
-    warm : collection of int, optional
-        Numbers of the sites that :mod:`fedgraph_flwr.site.supernode` starts.
     """
 
     SPARE_PORTS: ClassVar[int] = 0  # free ones from ``spare_port`` on
@@ -145,8 +141,6 @@ class Federation:
         folder: Path,
         environment: Mapping[str, str],
         sites: Sequence[str],
-        *,
-        warm: Collection[int] = (),
     ) -> None:
         self.folder, self._environment = folder, dict(environment)
         self._home = Path(environment["FLWR_HOME"])
@@ -161,8 +155,6 @@ class Federation:
         for number, config in enumerate(sites):
             given = f'{config} state-dir="{folder}/site-{number}"'
             command = self.site_command(number, self._port + 1 + number, given)
-            if number in warm:
-                command = ["python", "-P", str(_WARM), *command[1:]]
             self._commands[f"site-{number}"] = command
 
     @property

@@ -19,7 +19,7 @@ from fedgraph_flwr.wording import BY_HAND
 
 ROOT = Path(__file__).parents[3]
 # What other processes start, without this package or without a user who reads.
-STARTED = {"peer_driver.py", "resident_worker.py", "supernode.py"}
+STARTED = {"peer_driver.py", "resident_worker.py"}
 
 
 @pytest.mark.parametrize(
