@@ -329,6 +329,8 @@ class GraphClient(NoisyUpdates[P]):
         )
         if stored is None and not shared:
             self.without_state(number)
+        elif not shared and set(self.shared_keys) - set(stored or {}):
+            raise WireError(f"client {self.job.client_id} is sent no model")
         stored = stored or {}
         return Round(
             number=number,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from flwr.app import Error, Message
+from forks import warm_context
 
 from clients.base import GraphClient
 from clients.graphs.batching import Batch, CollatedGraphs
@@ -51,7 +52,6 @@ from simulations.contract.lab import (  # noqa: F401
     shared_keys,
     tiny,
 )
-from simulations.forks import warm_context
 from simulations.inline import InlineGrid
 from strategies.report import ClientInfo
 

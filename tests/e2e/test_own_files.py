@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from e2e.test_deployment import deploy
 from federation import Federation, environment
+from small import write_molecules
 
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.rules import Value
-from simulations.drill.targets import write_molecules
 from simulations.fingerprint import fingerprints
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]

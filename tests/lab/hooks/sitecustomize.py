@@ -50,8 +50,8 @@ def _hurry(supernode):
 
 
 def _watch(_):
-    sys.path.append(str(Path(__file__).parents[3]))  # last: the bundle counts
-    from simulations.drill.witness import keep_witness
+    sys.path.append(str(Path(__file__).parents[1]))  # last: the bundle counts
+    from witness import keep_witness
 
     keep_witness(Path(os.environ["FEDGRAPH_WITNESS"]))
 

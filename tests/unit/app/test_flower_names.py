@@ -61,7 +61,6 @@ def test_private_names_of_flower_stand_in_one_module():
         for part in PARTS
         for path in (ROOT / part).rglob("*.py")
         if (names := private_names(path.read_text()))
-        if not path.is_relative_to(ROOT / "simulations/hooks")
     }
     found = used.pop(HOME) - {"_message_id"}
 

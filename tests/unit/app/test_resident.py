@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 import toys
 from flwr.app import Context, Message, RecordDict
+from small import small_run
 
 import datasets
 from datasets import partition
@@ -39,7 +40,6 @@ from fedgraph_flwr.resident import (
 from fedgraph_flwr.resolve import defaults
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.wire import pack, unpack
-from simulations.drill.targets import targets
 from simulations.inline import run_inline
 
 HERE = identity(os.getppid())
@@ -374,8 +374,8 @@ def test_a_folder_for_sockets_that_does_not_do_is_told_with_the_cure(
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spreadgnn-sealed", "fclg"])  # more in tests/e2e
 def test_a_run_gives_the_same_bytes(tmp_path, method):
-    (target,) = targets([method], tmp_path, num_rounds=3)
-    own = {k: v for k, v in target.overrides.items() if not k.endswith("-dir")}
+    target = small_run(method, tmp_path, 3)
+    own = {k: v for k, v in target.items() if not k.endswith("-dir")}
     found = []
     for is_on in (False, True):
         root = tmp_path / str(is_on)

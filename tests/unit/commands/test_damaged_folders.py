@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import toys
+from malformed import of_file
 from matplotlib.figure import Figure
 
 from fedgraph_flwr import trackers
@@ -30,7 +31,6 @@ from simulations import (
     fingerprint,
     heterogeneity,
     relatedness,
-    replay,
     report,
     study,
     track,
@@ -38,7 +38,6 @@ from simulations import (
 )
 from simulations.benchmark import runs
 from simulations.benchmark.leaderboard import read_page
-from simulations.fuzz.mutations import of_file
 from simulations.inline import run_inline
 
 SUMMARY, CONFIG, ROUNDS = "summary.json", "config.json", "rounds.csv"
@@ -319,13 +318,9 @@ def test_files_beside_runs_are_refused_by_name(tmp_path, capsys):
     assert fingerprint.main(["--state-dir", str(tmp_path)]) == 2
     assert f"{tmp_path} cannot be read" in capsys.readouterr().err
     results.write_text("row,seed\na,1\n")
-    assert replay.main(["--docs", str(tmp_path)]) == 2
-    assert f"{results} cannot be read" in capsys.readouterr().err
     results.write_text("row,seed\n" + "a" * 200_000)
     assert study.main(["gcfl", "--csv", str(results)]) == 2
     assert f"{results} is not a file of results" in capsys.readouterr().err
     page.write_bytes(b"# Leaderboard\n\xb9")
     with pytest.raises(DataError, match=f"{page} cannot be read"):
         read_page(page)
-    assert replay.main(["--docs", str(tmp_path)]) == 2
-    assert f"{page} cannot be read" in capsys.readouterr().err

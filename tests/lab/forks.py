@@ -1,4 +1,4 @@
-"""Child processes that are forked from a server that has imported what runs import."""
+"""Child processes, forked from a server that has imported what runs import."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ _PRELOAD = (
 
 
 def warm_context(*modules: str) -> ForkServerContext:
-    """Return the context of such children, so that a child costs its run alone.
-
-    Parameters
-    ----------
-    *modules : str
-        Further modules that the server imports.
-    """
+    """Return the context of such children; the server imports ``modules`` as well."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*modules, *_PRELOAD])
     return context

@@ -1,1 +1,0 @@
-"""Kill runs, resume them, compare the end."""

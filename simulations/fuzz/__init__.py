@@ -1,1 +1,0 @@
-"""Malformed input, and what the application does with it."""

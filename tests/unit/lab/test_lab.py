@@ -1,0 +1,227 @@
+"""The lab's own tools see a lost charge, other bytes, a run that cannot go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import drill
+import pytest
+import same_weights
+from drill import LOST, End, Ended, Moment, Trial, draw_moments, run_trial, table
+from same_weights import ROOT, documented, short_runs
+from small import PRIVATE, RUNS, small_run
+from witness import LIFETIME, account_faults
+
+from fedgraph_flwr.resolve import defaults, resolve
+from simulations.presets import load_preset
+from simulations.run import parse_assignment
+
+END = End("abc", "rows\n", {("0", "edge-epsilon"): 2.0})
+MOMENT = Moment(victim="process", share=0.5)
+KILLED, DONE = Ended(status="killed", killed=True), Ended(status="completed")
+
+
+def failed(says: str) -> Ended:
+    return Ended(status="failed", says=says)
+
+
+def finish(run: Path, *, weights="abc", rounds="rows\n", epsilon=2.0) -> Path:
+    (run / "checkpoint").mkdir(parents=True, exist_ok=True)
+    (run / "rounds.csv").write_text(rounds)
+    privacy = {"per_client": {"0": {"edge-epsilon": epsilon, "secret": 0.0}}}
+    summary = {"weights_sha256": weights, "privacy": privacy}
+    (run / "summary.json").write_text(json.dumps(summary))
+    return run
+
+
+class Scripted:
+    """An engine whose attempts end as they are given."""
+
+    name, rounds, own = "scripted", 8, None
+
+    def __init__(self, ends, *, may_lose=False, checkpoint="", changes=None):
+        self.ends, self.may_lose, self.checkpoint = list(ends), may_lose, checkpoint
+        self.configs, self.changes = [], changes or {}
+
+    def attempt(self, config, moment, folder):
+        self.configs.append(config)
+        new = folder / "results" / f"run-{len(self.configs)}"
+        run = finish(Path(config.get("resume", new)), **self.changes)
+        if self.checkpoint:
+            (run / "checkpoint" / self.checkpoint).touch()
+        return self.ends.pop(0)
+
+    def faults(self, folder):
+        return []
+
+    def own_end(self, name, run):
+        return self.own
+
+
+@pytest.mark.parametrize(
+    ("ends", "options", "verdict", "attempts", "anew"),
+    [
+        ([KILLED, DONE], {}, "equal", 2, 0),
+        ([KILLED, DONE], {"changes": {"weights": "abd"}}, "unequal", 2, 0),
+        ([KILLED, DONE], {"changes": {"rounds": "more\n"}}, "unequal", 2, 0),
+        ([KILLED, DONE], {"changes": {"epsilon": 1.0}}, "account", 2, 0),
+        ([KILLED, failed("holds no checkpoint"), DONE], {}, "equal", 3, 1),
+        ([KILLED, failed("no checkpoint")], {"checkpoint": "round-1"}, "lost", 2, 0),
+        ([failed(LOST), DONE], {}, "equal", 2, 0),
+        ([KILLED, failed("no private state")], {}, "lost", 2, 0),
+        ([KILLED, failed("node is gone"), DONE], {"may_lose": True}, "equal", 3, 0),
+        ([failed(LOST)] * 9, {}, "lost", 5, 0),
+    ],
+)
+def test_a_trial_has_its_verdict(tmp_path, ends, options, verdict, attempts, anew):
+    engine = Scripted(ends, **options)
+    trial = run_trial(engine, "local", END, [MOMENT], tmp_path)
+    assert (trial.verdict, trial.attempts, trial.anew) == (verdict, attempts, anew)
+    assert "resume" not in engine.configs[0]
+    if ends[0] is KILLED:
+        assert trial.kills == ["process at 50%"]
+        assert engine.configs[1]["resume"] == str(tmp_path / "results" / "run-1")
+
+
+def test_noise_of_its_own_is_compared_with_its_own_end(tmp_path):
+    engine = Scripted([Ended(status="completed", killed=True)])
+    engine.own = End("of other noise", "rows\n", {})
+    trial = run_trial(engine, "local", END, [MOMENT], tmp_path)
+    assert (trial.verdict, trial.kills) == ("unequal", ["process at 50% survived"])
+
+
+@pytest.mark.parametrize(
+    ("edge", "updates", "lifetime", "fault"),
+    [
+        ([1.0, 2.0], {"1.0": 1}, {"0": 1.0, "7": 2.0}, ""),
+        ([1.0, 1.5], {"1.0": 1}, {"0": 3.0}, "edges 2.5 on record, 3 drawn"),
+        ([3.0], {}, {"0": 3.0}, "update 0 on record, 1 drawn"),
+        ([3.0], {"1.0": 1}, {"0": 2.0}, f"{LIFETIME}/client-0: 2 on record, 3 drawn"),
+    ],
+)
+def test_a_draw_that_no_account_has(tmp_path, edge, updates, lifetime, fault):
+    ledger = tmp_path / "run" / "client-0" / "privacy-ledger.json"
+    over_runs = tmp_path / LIFETIME / "client-0" / "data.json"
+    for path, content in (
+        (ledger, {"edge": edge, "updates": updates}),
+        (over_runs, {"edge": lifetime}),
+    ):
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(content))
+    drawn = (("edges", 1.0, ""), ("edges", 2.0, ""), ("update", 1.0, "x"))
+    drawn = [*drawn, ("update", 1.0, "x")]  # the same bytes once more
+    lines = [
+        {"path": str(ledger), "kind": kind, "amount": amount}
+        | ({"digest": digest} if digest else {})
+        for kind, amount, digest in drawn
+    ]
+    witness = tmp_path / "witness.jsonl"
+    witness.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    faults = account_faults(witness)
+    assert len(faults) == bool(fault)
+    assert fault in "".join(faults)
+    witness.write_text(json.dumps({**lines[0], "path": "", "uncharged": True}))
+    assert account_faults(witness) == ["edges without a charge"]
+
+
+def test_the_same_seed_draws_the_same_moments():
+    def draw(changes):
+        return list(draw_moments(random.Random(3), "a" * 9, 10.0, changes))
+
+    assert draw(20) == draw(20)
+    assert {moment.change is None for moment in draw(20)} == {True, False}
+    assert all(m.change is None and 0 <= m.seconds < 10 for m in draw(0))
+
+
+def test_the_table_counts_trials_and_victims():
+    trials = [Trial(name="local", kills=["actor at 3%"] * 2)]
+    trials.append(Trial(name="fclg", kills=["worker at 4%"], verdict="equal", anew=1))
+    header, _, *rows = table(trials).splitlines()
+    assert header.endswith("| account | anew | actor | worker |")
+    assert rows[0] == "| local | 1 | 2 | 0 | 0 | 1 | 0 | 0 | 2 | 0 |"
+    assert rows[2] == "| **sum** | 2 | 3 | 1 | 0 | 1 | 0 | 1 | 2 | 1 |"
+
+
+def test_every_small_run_is_accepted_and_another(tmp_path):
+    found = [resolve({**defaults(), **small_run(n, tmp_path, 2)}) for n in RUNS]
+    assert len({str(r.to_config()) for r in found}) == len(RUNS)
+    assert set(RUNS) >= PRIVATE
+
+
+COUNT = """
+import os, sqlite3, sys
+import drill
+counted = drill.count_changes(None if len(sys.argv) == 2 else (2, sys.argv[2]))
+place = sqlite3.connect(sys.argv[1])
+place.execute("create table if not exists t (x)")
+for _ in range(3):
+    place.execute("insert into t values (1)")
+    place.commit()
+print(counted[0])
+"""
+
+
+@pytest.mark.parametrize(("when", "rows"), [("before", 1), ("after", 2)])
+def test_commits_of_sqlite_are_moments_too(tmp_path, when, rows):
+    place = str(tmp_path / "a.db")
+    command = [sys.executable, "-c", COUNT, place]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(drill.__file__).parent}"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "3\n"
+    Path(place).unlink()
+    assert subprocess.run([*command, when], env=env, check=False).returncode == -9
+    found = sqlite3.connect(place).execute("select * from t").fetchall()
+    assert len(found) == rows
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("options", [[], ["--failing", "0.5"]])
+def test_kills_change_no_byte_and_lose_no_charge(tmp_path, capsys, options):
+    given = ["--kills", "6", "--seed", "6", "--out", str(tmp_path / "out"), *options]
+    given += ["--methods", "fgcl-per-round,update-clip,gcfl+"]
+    code = drill.main(given)
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    assert "| **sum** |" in shown.out
+
+
+# Equal weights ----------------------------------------------------------------------
+
+
+def test_documented_runs_are_found_and_accepted():
+    found = list(documented(ROOT / "docs"))
+    places = {place for place, *_ in found}
+    assert {"gcfl-kept.md", "fclg-kept.md", "fedgkd.csv", "spreadgnn.csv"} <= places
+    presets = {argv[0]: argv for place, argv, *_ in found if place.endswith(".csv")}
+    for argv in presets.values():
+        pairs = [argv[i + 1] for i, word in enumerate(argv) if word == "--set"]
+        config = load_preset(argv[0]) | dict(map(parse_assignment, pairs))
+        resolve({**defaults(), **config})
+
+
+def test_short_runs_are_of_every_method():
+    methods = {argv[0] for argv in short_runs().values()}
+    from fedgraph_flwr.registry import METHODS
+
+    assert methods == set(METHODS)
+
+
+@pytest.mark.slow
+def test_a_hash_that_holds_and_one_that_does_not(tmp_path, capsys):
+    argv = ["fedavg-synthetic", "--seeds", "3", "--set", "num-server-rounds=1"]
+    weights = same_weights.weights_of(argv)[:12]
+    command = (
+        f"`python -m simulations.run {' '.join(argv[:3])}\n  {' '.join(argv[3:])}`"
+    )
+    for shown, code in ((weights, 0), ("0" * 12, 1)):
+        (tmp_path / "page.md").write_text(f"- {command}: weights `{shown}`.\n")
+        given = ["--documented", "--all", "--docs", str(tmp_path)]
+        assert same_weights.main(given) == code
+    assert "DIFFERS, 000000000000" in capsys.readouterr().out
