@@ -122,8 +122,7 @@ def begin_folder(
         raise WireError(
             f"{gone} ({folder}), with the keys that it knew: refused, as a stolen key"
             f" of a neighbour would open new letters; {end}. If the client is to begin"
-            f" again, delete {begun}",
-            public=f"{gone}, with the keys that it knew: its site must {end}",
+            f" again, delete {begun}"
         )
     with usable(folder):
         make_private(folder)
@@ -199,21 +198,16 @@ def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> Non
     except ValueError as error:
         raise DataError(
             f"what experiment {experiment!r} began with cannot be read from {path}:"
-            f" {error}; restore the file, or start a new run",
-            public=f"{path.name} in state-dir cannot be read; its site must restore it",
+            f" {error}; restore the file, or start a new run"
         ) from error
     if before == now:
         return
     keys = [k for k in sorted({*before, *now}) if before.get(k) != now.get(k)]
     changed = [f"{k} was {before.get(k)!r} and is now {now.get(k)!r}" for k in keys]
-    begin = f"experiment {experiment!r} began at this site with another run config:"
-    end = (
-        "; refused, as keys, memory and noise of one config do not hold with another:"
-        " start a new run"
-    )
     raise WireError(
-        f"{begin} {', '.join(changed)}{end}",
-        public=f"{begin} {', '.join(keys)}{end}",  # what was may be another server's
+        f"experiment {experiment!r} began at this site with another run config:"
+        f" {', '.join(changed)}; refused, as keys, memory and noise of one config do"
+        " not hold with another: start a new run"
     )
 
 
@@ -245,7 +239,7 @@ def bind_data(folder: Path, client_id: int, identity: str) -> None:
         " and equal noise on both would show what has changed: restore the data, or"
         " start a new run"
     )
-    raise DataError(f"{words} ({path} tells them apart)", public=words)
+    raise DataError(f"{words} ({path} tells them apart)")
 
 
 def forget(

@@ -25,10 +25,7 @@ def usable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path} cannot be used: {error}; {_cure(error)}",
-            public=f"{path.name} in state-dir cannot be used; its site must restore it",
-        ) from error
+        raise DataError(f"{path} cannot be used: {error}; {_cure(error)}") from error
 
 
 def is_kept(path: Path) -> bool:

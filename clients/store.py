@@ -169,9 +169,7 @@ class ClientStore:
             raise DataError(
                 f"{lost} is gone from {self.folder} ({path.name}): restore that folder,"
                 " start a new run, or let the site begin afresh by --node-config"
-                " 'fresh-start=true', which the summary will tell",
-                public=f"{lost} is gone: its site must restore it, or allow a fresh"
-                " start",
+                " 'fresh-start=true', which the summary will tell"
             )
         arrays, about = read_arrays(
             path, "private state", "restore it from a copy, or start a new run"
@@ -180,9 +178,7 @@ class ClientStore:
             raise DataError(
                 f"private state {path} is that of {about!r}, expected"
                 f" {self._about(server_round)}: put every file back where it was, or"
-                " start a new run",
-                public=f"private state {path.name} of client {self.client_id} is that"
-                " of another client, round or run",
+                " start a new run"
             )
         return arrays
 

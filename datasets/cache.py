@@ -137,8 +137,7 @@ def unusable(folder: Path, error: OSError) -> DataError:
     """Word the error for a cache folder that cannot be read or written."""
     return DataError(
         f"the cache folder {folder} cannot be used: {error}; set cache-dir (or the"
-        f" environment variable {CACHE_ENV}) to a writable folder with free space",
-        public=f"the cache of this site cannot be used: {type(error).__name__}",
+        f" environment variable {CACHE_ENV}) to a writable folder with free space"
     )
 
 
@@ -186,8 +185,7 @@ def _check_own(entry: Path) -> None:
         return
     raise DataError(
         f"{entry} stands where the cache keeps an entry, but was not made by it; move"
-        f" it away, or set cache-dir (or {CACHE_ENV}) to another folder",
-        public="a foreign file or folder stands in the cache of this site",
+        f" it away, or set cache-dir (or {CACHE_ENV}) to another folder"
     )
 
 

@@ -81,8 +81,7 @@ class Problems:
                 f"more than {_MOST_PROBLEMS} rows do not fit the schema:"
                 f" {first_few(self.found)}; use the schema that these tables were made"
                 " for, or correct the tables, or, if rows name accounts of other sites,"
-                f' set outside = "{DROP}" above [target] in the schema of all sites',
-                public=f"more than {_MOST_PROBLEMS} rows do not fit the schema",
+                f' set outside = "{DROP}" above [target] in the schema of all sites'
             )
 
     def see(self, schema: Schema, table: Table, block: Block, *whose: str) -> None:
@@ -154,7 +153,6 @@ def need_columns(table: Table, columns: Iterable[str]) -> None:
             column,
             table.columns,
             "add or rename it, or correct the schema",
-            f"{table.name}, line 1: a column of the schema is missing",
         )
 
 
@@ -183,8 +181,7 @@ def encode_features(schema: Schema, block: Block) -> tuple[NDArray[Any], list[Fl
         raise DataError(
             f"{lines} nodes with the schema's {width} columns each are more than"
             f" {MOST_NUMBERS} numbers; list fewer categories {_AT_ALL}, and let rare"
-            " ones share a column by other = true",
-            public="nodes and columns of the schema are too many together",
+            " ones share a column by other = true"
         )
     x = np.zeros((len(block.lines), width), np.float32)
     at = 0

@@ -70,8 +70,7 @@ def _folders(data_dir: str) -> tuple[list[Path], bool]:
             )
             what += " and their schema lie in a folder"
         raise DataError(
-            f"{what}; correct data-dir (on a site: data-path of --node-config)",
-            public="data-path of this site names no folder",
+            f"{what}; correct data-dir (on a site: data-path of --node-config)"
         )
     folders = sorted(p for p in path.iterdir() if p.is_dir() and p.name[0] not in "._")
     both = [p.name for p in folders if holds_tables(p)]
@@ -80,8 +79,7 @@ def _folders(data_dir: str) -> tuple[list[Path], bool]:
             f"{path} has tables itself and folders with tables"
             f" ({shortened(', '.join(both))}), of which a run reads only one kind; move"
             " the tables or the folders elsewhere, or begin names of folders that are"
-            " to be passed over with '_'",
-            public="data-path of this site has both tables and folders with tables",
+            " to be passed over with '_'"
         )
     if holds_tables(path):
         return [path], True
@@ -89,8 +87,7 @@ def _folders(data_dir: str) -> tuple[list[Path], bool]:
         raise DataError(
             f"{path} has neither nodes.csv nor a folder for each client:"
             f" {wanted_tables(path)}; write the tables as docs/own-data.md shows, or"
-            " correct data-dir (on a site: data-path of --node-config)",
-            public="data-path of this site has no nodes.csv",
+            " correct data-dir (on a site: data-path of --node-config)"
         )
     return folders, False
 
@@ -248,8 +245,7 @@ def own_graphs_client(settings: RunSettings, client_id: int) -> GraphPartition:
     if y.ndim == 2 and np.isnan(y).all():
         raise DataError(
             f"client {client_id} has no target at all in {folder}; add some, or leave"
-            " this client out",
-            public=f"client {client_id} has no target at all",
+            " this client out"
         )
     if data.has_split and settings.held_out > 0:
         parts = _given_split(data, folder, client_id)
@@ -293,8 +289,7 @@ def _given_split(
         raise DataError(
             f"client {client_id}: column 'split' of {folder} names nothing"
             f" {' and nothing '.join(empty)}; name at least one of each, or delete the"
-            " column to have a split drawn",
-            public=f"client {client_id}: a column 'split' leaves a split empty",
+            " column to have a split drawn"
         )
     return train, val, test
 

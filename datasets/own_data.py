@@ -102,8 +102,7 @@ def load_folder(
         digest = checksum(tables.files)
     except OSError as error:
         raise DataError(
-            f"a table in {folder} cannot be read: {error}; check its permissions",
-            public=f"a table cannot be read: {type(error).__name__}",
+            f"a table in {folder} cannot be read: {error}; check its permissions"
         ) from error
     parts = (CACHE_FORMAT, _VERSION, digest, tables.unused, schema.sha256, bad_rows)
     mark = hashlib.sha256(repr(parts).encode()).hexdigest()[:_SHORT]
@@ -223,22 +222,18 @@ def _check(
 ) -> None:
     """Refuse what cannot be used; with ``bad_rows`` "refuse", any problem."""
     count = count_rows(map(str, problems.found))
-    told = f"{count} row(s) do not fit the schema"
     if count and bad_rows == "refuse":
-        where = problems.found[0].where.split(", column")[0]
         raise DataError(
-            f"{told} in {folder}: {first_few(problems.found)}. To leave such rows out"
-            " with their graph or node, set csv-bad-rows to 'skip'",
-            public=f"{told}, the first is {where}; correct them, or set csv-bad-rows to"
-            " 'skip'",
+            f"{count} row(s) do not fit the schema in {folder}:"
+            f" {first_few(problems.found)}. To leave such rows out with their graph or"
+            " node, set csv-bad-rows to 'skip'"
         )
     if not len(raw.row):
         word = "graph" if schema.dataset == GRAPHS_CSV else "node"
         got = f", got: {first_few(problems.found)}" if count else ""
         raise DataError(
             f"{folder} has no usable {word}{got}; write the tables as docs/own-data.md"
-            " shows",
-            public=f"a client's folder has no usable {word}",
+            " shows"
         )
 
 
@@ -256,6 +251,5 @@ def _check_shares(folder: Path, shares: Sequence[LeftOut], problems: Problems) -
             )
             own = [p for p in problems.found if p.where.startswith(share.what)]
             raise DataError(
-                f"{folder}: {told}: {first_few(own or problems.found)}; {cure}",
-                public=f"{told}; {cure}",
+                f"{folder}: {told}: {first_few(own or problems.found)}; {cure}"
             )

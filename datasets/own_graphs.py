@@ -118,8 +118,7 @@ def read_graph(
         raise DataError(
             f"{tables.edges.files[0]}: none of its {len(edges.is_bad)} row(s) joins two"
             f" nodes of {tables.nodes.name}, got: {got}; write source"
-            " and target as column 'node' has them",
-            public=f"no row of {tables.edges.name} joins two nodes",
+            " and target as column 'node' has them"
         )
     usable = ~units.is_bad
     ends = edges.ends[:, edges.fits]

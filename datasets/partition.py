@@ -170,8 +170,7 @@ def _folder_of_client(settings: RunSettings, client_id: int) -> str:
         raise DataError(
             f"{root} has folders of {len(others)} client(s), as {others[0]}, but no"
             f" {own}, the graphs of client {client_id}; add it, or set num-clients to"
-            " the number of folders (on a site: correct clients of --node-config)",
-            public=f"data-path of this site has folders of clients, and no {own}",
+            " the number of folders (on a site: correct clients of --node-config)"
         )
     return settings.data_dir
 

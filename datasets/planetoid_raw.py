@@ -73,8 +73,7 @@ def safe_copy(path: Path, target: Path) -> None:
         raise DataError(
             f"{path} is not taken: {problem}; Planetoid's files are pickles, which can"
             f" run code, and this one may hold {what} only: fetch the data set again,"
-            " from where you trust",
-            public=f"{path.name} is not taken: it may hold {what} only",
+            " from where you trust"
         )
     target.write_bytes(content)
 

@@ -26,7 +26,6 @@ from .schema import (
     NUMBER,
     REFUSE,
     RESERVED,
-    SCHEMA_FILE,
     TARGET_KINDS,
     Feature,
     Schema,
@@ -49,8 +48,7 @@ def read_schema(path: Path) -> Schema:
         raise DataError(
             f"there is no schema {path}; copy the schema.toml that all sites share to"
             " this place, or make one from one site's data: python -m"
-            f" fedgraph_flwr.site schema {path.parent} --out {path}",
-            public=f"data-path of this site has no {SCHEMA_FILE}",
+            f" fedgraph_flwr.site schema {path.parent} --out {path}"
         )
     content = read_toml(path)
     return _Reader(path, path.read_text(encoding="utf-8")).schema(content)
@@ -211,10 +209,7 @@ class _Reader:
 
     def refuse(self, line: int, where: str, problem: str) -> DataError:
         """Word an error."""
-        return DataError(
-            f"{self._path}, line {line}: {where}: {problem}",
-            public=f"{SCHEMA_FILE} of this site is wrong in line {line}",
-        )
+        return DataError(f"{self._path}, line {line}: {where}: {problem}")
 
 
 class _Table:

@@ -114,16 +114,14 @@ def _files(data_dir: str) -> tuple[list[Path], bool]:
     if not path.is_dir():
         raise DataError(
             f"there is no file or folder {path}{hint_of_near(path)}; correct data-dir"
-            " (on a site: data-path of --node-config)",
-            public="data-path of this site names no file or folder",
+            " (on a site: data-path of --node-config)"
         )
     found = (p for p in path.iterdir() if p.suffix.lower() == ".csv")
     files = sorted(p for p in found if not p.name.startswith("."))
     if not files:
         raise DataError(
             f"the folder {path} has no .csv file; put one into it for each client, or"
-            " correct data-dir",
-            public="the folder that is data-path of this site has no .csv file",
+            " correct data-dir"
         )
     return files, True
 
@@ -167,9 +165,7 @@ def _check_same_tasks(files: Sequence[Path], sets: Sequence[CsvMolecules]) -> No
             cure = "name those that all have in csv-label-columns"
             raise DataError(
                 f"{path.name} has the label columns {found.tasks}, but {files[0].name}"
-                f" has {sets[0].tasks}; {cure}",
-                public=f"{path.name} and {files[0].name} have different label columns;"
-                f" {cure}",
+                f" has {sets[0].tasks}; {cure}"
             )
 
 
@@ -178,9 +174,7 @@ def _check_every_task(sets: Sequence[CsvMolecules], place: str) -> None:
     if empty := [t for t, no in zip(sets[0].tasks, missing, strict=True) if no]:
         raise DataError(
             f"no molecule in {place} has a label in column(s) {', '.join(empty)};"
-            " leave them out of csv-label-columns",
-            public="a label column is empty in every file; leave it out of"
-            " csv-label-columns",
+            " leave them out of csv-label-columns"
         )
 
 
@@ -191,8 +185,7 @@ def _check_client(molecules: CsvMolecules, client_id: int, path: Path) -> None:
         raise DataError(
             f"client {client_id} has no label at all: columns"
             f" {', '.join(molecules.tasks)} of {path} are empty; add labels, or leave"
-            " this client out",
-            public=f"client {client_id} has no label at all",
+            " this client out"
         )
     empty = [t for at, t in enumerate(molecules.tasks) if missing[:, at].all()]
     if empty:
@@ -205,8 +198,7 @@ def load_csv(path: Path, form: CsvFormat, *, cache_dir: str = "") -> CsvMolecule
         digest = sha256_of(path)
     except OSError as error:
         raise DataError(
-            f"{path} cannot be read: {error}; check its permissions",
-            public=f"{path.name} cannot be read: {type(error).__name__}",
+            f"{path} cannot be read: {error}; check its permissions"
         ) from error
     entry = cache_root(cache_dir) / f"{SMILES_CSV}-{fingerprint(digest, form, _TABLE)}"
 

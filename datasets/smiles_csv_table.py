@@ -20,7 +20,7 @@ from .encode import first_few, meaning, read_numbers, too_many
 from .molecules import BadRow, MoleculeBuilder, Molecules, list_all
 from .own_rows import tell_mixed
 from .schema import ALL
-from .table import SAVE, no_column, no_csv, odd_header
+from .table import no_column, no_csv, odd_header
 
 _HEADER = "its first line must name the columns, one of them with SMILES"
 _FEWEST_IDS, _DIGITS = 3, 18
@@ -109,8 +109,7 @@ def build_from_csv(
     if not labels:
         raise DataError(
             f"{path} has no usable row; give a CSV file with a line of column names and"
-            f" a line for each molecule{', got: ' * bool(bad)}{told}",
-            public=f"{path.name} has no usable row",
+            f" a line for each molecule{', got: ' * bool(bad)}{told}"
         )
     are_many = too_many(len(bad), len(records))
     if are_many or (bad and form.bad_rows == "refuse"):
@@ -118,9 +117,7 @@ def build_from_csv(
         much = ", more than a third" if are_many else ""
         raise DataError(
             f"{len(bad)} of {len(records)} rows of {path} cannot be used{much}: {told};"
-            f" correct them{then}",
-            public=f"{len(bad)} of {len(records)} rows of {path.name} cannot be used"
-            f"{much}, the first is line {bad[0][0]}; correct them{then}",
+            f" correct them{then}"
         )
     made = builder.finish(
         name,
@@ -160,19 +157,14 @@ def read_table(path: Path) -> tuple[list[str], list[Record]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise no_csv(path, line, error) from error
     if not header:
-        raise DataError(
-            f"{path} is empty; {_HEADER}", public=f"{path.name} is empty; {_HEADER}"
-        )
+        raise DataError(f"{path} is empty; {_HEADER}")
     if problem := odd_header(header):
-        raise DataError(
-            f"{path}, line 1: {problem}", public=f"{path.name}, line 1: {SAVE}"
-        )
+        raise DataError(f"{path}, line 1: {problem}")
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise DataError(
             f"{path} has more than one column {', '.join(map(repr, twice))}; rename"
-            " all but one",
-            public=f"{path.name} has two columns of one name; rename all but one",
+            " all but one"
         )
     return header, records
 
@@ -182,8 +174,7 @@ def find_column(name: str, header: Sequence[str], key: str, path: Path) -> int:
     if name in header:
         return header.index(name)
     cure = f"correct {key} in the run config"
-    public = f"{path.name} has no column {name!r}; {cure}"
-    raise no_column(str(path), name, header, cure, public)
+    raise no_column(str(path), name, header, cure)
 
 
 def _label_columns(
@@ -198,9 +189,10 @@ def _label_columns(
     if names not in ([], [ALL]):
         found = [find_column(n, header, "csv-label-columns", path) for n in names]
         if smiles_at in found or len(set(found)) < len(found):
-            must = "csv-label-columns must name each label column once and not the"
-            must += " SMILES column; correct it in the run config"
-            raise DataError(f"{must} (got {form.label_columns!r})", public=must)
+            raise DataError(
+                "csv-label-columns must name each label column once and not the SMILES"
+                f" column, got {form.label_columns!r}; correct it in the run config"
+            )
         return found, []
     found = [
         at
@@ -214,8 +206,7 @@ def _label_columns(
         raise DataError(
             f"{path} has no column of numbers beside {header[smiles_at]!r}"
             f"{', apart from those that count rows' * bool(ids)}; columns found:"
-            f" {', '.join(map(repr, header))}; {cure}",
-            public=f"{path.name} has no column of numbers beside SMILES; {cure}",
+            f" {', '.join(map(repr, header))}; {cure}"
         )
     return found, ids
 
@@ -280,7 +271,5 @@ def _label(cell: str, line: int, column: str, kind: str, path: Path) -> float:
     raise DataError(
         f"{path}, line {line}, column {column!r}: {must}, got {cell!r}{meaning(text)};"
         " if that column holds no labels, name those that do in csv-label-columns; else"
-        f" correct it{then}",
-        public=f"{path.name}, line {line}: {must}; name the columns with labels in"
-        f" csv-label-columns, or correct the file{then}",
+        f" correct it{then}"
     )

@@ -26,8 +26,7 @@ def need_graphs(count: int, client_id: int, what: str, place: Path) -> None:
         raise DataError(
             f"client {client_id} has {count} usable {what}(s) in {place}, but training,"
             f" validating and testing needs at least {MIN_GRAPHS}; add some, or leave"
-            " this client out",
-            public=f"client {client_id} has fewer than {MIN_GRAPHS} usable {what}s",
+            " this client out"
         )
 
 

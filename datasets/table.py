@@ -87,16 +87,13 @@ class Tables:
         return tuple(dict.fromkeys((*found, *self.nodes.files, *self.edges.files)))
 
 
-def no_column(
-    place: str, name: str, columns: Sequence[str], cure: str, public: str
-) -> DataError:
+def no_column(place: str, name: str, columns: Sequence[str], cure: str) -> DataError:
     """Word that a column is missing, and which ones are there."""
     near = nearest(name, columns)
     hint = f" Did you mean {near!r}?" if near else ""
     return DataError(
         f"{place} has no column {name!r}.{hint} Columns found:"
-        f" {', '.join(map(repr, columns))}; {cure}",
-        public=public,
+        f" {', '.join(map(repr, columns))}; {cure}"
     )
 
 
@@ -108,12 +105,9 @@ def odd_header(columns: Sequence[str]) -> str:
     return mark and f"the column {columns[0]!r} has {mark!r} in its name; {SAVE}"
 
 
-def refusal(path: Path, problem: str, public: str = "") -> DataError:
-    """Word what is wrong with a folder, and what the server may read of it."""
-    return DataError(
-        f"{path} {problem}",
-        public=public or "the folder of a client lacks tables that it needs",
-    )
+def refusal(path: Path, problem: str) -> DataError:
+    """Word what is wrong with a folder."""
+    return DataError(f"{path} {problem}")
 
 
 @contextmanager
@@ -129,8 +123,7 @@ def unchanged(place: Path, before: str, digest: Callable[[], str]) -> Iterator[N
     if digest() != before:
         raise DataError(
             f"{place} has changed while it was read, so that what was read may be of"
-            " both versions; start again once the files are complete",
-            public="a table has changed while it was read; start again",
+            " both versions; start again once the files are complete"
         )
 
 
@@ -165,7 +158,4 @@ def no_csv(path: Path, line: int, error: Exception) -> DataError:
             path.read_bytes().decode()
         except UnicodeDecodeError as wrong:
             line, error = len(_NEWLINE.findall(wrong.object[: wrong.start])) + 1, wrong
-    return DataError(
-        f"{path}, line {line}: cannot be read as CSV: {error}; {SAVE}",
-        public=f"{path.name}, line {line}: cannot be read as CSV; {SAVE}",
-    )
+    return DataError(f"{path}, line {line}: cannot be read as CSV: {error}; {SAVE}")

@@ -16,7 +16,7 @@ from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.wording import shortened
 
 from .schema import SPLIT
-from .table import BLOCK, SAVE, Block, Table, Tables, no_csv, odd_header, refusal
+from .table import BLOCK, Block, Table, Tables, no_csv, odd_header, refusal
 from .tables_tu import tu_names, tu_tables
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
@@ -98,7 +98,6 @@ def _table(folder: Path, stem: str) -> Table:
             f"has no {stem}.csv (nor {stem}.parquet): {wanted_tables(folder)}; write it"
             " as docs/own-data.md shows, or correct data-dir (on a site: data-path of"
             " --node-config)",
-            f"a client's folder has no {stem}.csv",
         )
     if len(places) > 1:
         raise refusal(folder, f"has {stem}.csv and {stem}.parquet; delete one of them")
@@ -107,32 +106,27 @@ def _table(folder: Path, stem: str) -> Table:
 
 
 def _check_columns(path: Path, columns: Sequence[str]) -> None:
-    def wrong(problem: str, public: str) -> DataError:
-        return DataError(
-            f"{path}, line 1: {problem}", public=f"{path.name}, line 1: {public}"
-        )
+    def wrong(problem: str) -> DataError:
+        return DataError(f"{path}, line 1: {problem}")
 
     if not columns:
-        words = "is empty; its first line must name the columns"
-        raise wrong(words, words)
+        raise wrong("is empty; its first line must name the columns")
     if problem := odd_header(columns):
-        raise wrong(problem, SAVE)
+        raise wrong(problem)
     odd = next((c for c in columns if not c or not c.isprintable()), None)
     if odd is not None:
         raise wrong(
             f"column {columns.index(odd) + 1} has the name {odd!r}; give it a name of"
-            " printable letters",
-            "a column has no printable name",
+            " printable letters"
         )
     twice = next((c for c in columns if list(columns).count(c) > 1), None)
     if twice is not None:
-        raise wrong(f"has two columns {twice!r}; rename one", "two columns of one name")
+        raise wrong(f"has two columns {twice!r}; rename one")
     near = next((c for c in columns if c.lower() == SPLIT != c), None)
     if near is not None:
         raise wrong(
             f"column {near!r} is not read as {SPLIT!r}: call it so if it says which"
-            " rows train, validate and test, and give it another name if not",
-            f"a column is called {SPLIT!r}, but for capitals",
+            " rows train, validate and test, and give it another name if not"
         )
 
 
@@ -197,8 +191,7 @@ def _whole_rows(
             raise DataError(
                 f"{path}, line {line}: has {len(cells)} cell(s), but line 1 names"
                 f" {width} column(s) ({', '.join(header)}); complete the line, and put"
-                " cells with commas in quotes",
-                public=f"{path.name}, line {line}: has more or fewer cells than line 1",
+                " cells with commas in quotes"
             )
     kept = [(line, cells) for line, cells in zip(lines, rows, strict=True) if cells]
     return [line for line, _ in kept], [cells for _, cells in kept]
@@ -226,7 +219,6 @@ def _parquet_table(path: Path) -> Table:
             path,
             "needs the package pyarrow, which is not installed: pip install pyarrow, or"
             " save the table as .csv",
-            f"{path.name} needs the package pyarrow",
         ) from error
     try:
         columns = [str(name).strip() for name in parquet.read_schema(path).names]
@@ -248,8 +240,7 @@ def _no_parquet(
     place = f"{path}, row {row}" + (f", column {column!r}" if column else "")
     return DataError(
         f"{place}: cannot be read as Parquet: {error}; write it again, with"
-        " columns of numbers, texts or truth values",
-        public=f"{path.name} cannot be read as Parquet",
+        " columns of numbers, texts or truth values"
     )
 
 

@@ -119,8 +119,7 @@ def _rows(path: Path, width: int) -> Iterator[tuple[int, list[str]]]:
                 if len(cells) != width:
                     raise DataError(
                         f"{path}, line {line}: has {len(cells)} number(s), not {width};"
-                        " correct the line",
-                        public=f"{path.name}, line {line}: must have {width} number(s)",
+                        " correct the line"
                     )
                 yield line, cells
     except (OSError, UnicodeDecodeError) as error:

@@ -144,8 +144,7 @@ def _features(
     if features == "attributes" and not num_attributes:
         raise DataError(
             f"{name} has no node attributes, which features 'attributes' asks for; set"
-            " features to 'labels', 'labels+attributes' or 'degree'",
-            public="the set has no node attributes",
+            " features to 'labels', 'labels+attributes' or 'degree'"
         )
     if features == "degree" or not (num_attributes or ranges):
         width = MAX_DEGREE.get(name, int(degrees.max())) + 1

@@ -55,17 +55,16 @@ class RawTables:
 
 def count_lines(path: Path, where: str) -> int:
     """Count the lines of a raw file; refuse one that is empty or cut off."""
-    told, last, num_lines = path.name, b"", 0
+    last, num_lines = b"", 0
     with path.open("rb") as handle:
         while block := handle.read(_BLOCK):
             last, num_lines = block[-1:], num_lines + block.count(b"\n")
     if not last:
-        raise DataError(f"{where} is empty; {_CURE}", public=f"{told} is empty")
+        raise DataError(f"{where} is empty; {_CURE}")
     if last != b"\n":
         raise DataError(
             f"{where} does not end with a newline: it is cut off; {_CURE} (or append"
-            " the newline if the last line is complete)",
-            public=f"{told} does not end with a newline: it is cut off",
+            " the newline if the last line is complete)"
         )
     return num_lines
 
@@ -74,7 +73,7 @@ def read_table(
     path: Path, dtype: type, *, columns: int | None, where: str
 ) -> NDArray[Any]:
     """Read one raw file of comma-separated numbers, shape (num_lines, num_columns)."""
-    told, num_lines = path.name, count_lines(path, where)
+    num_lines = count_lines(path, where)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # loadtxt only warns where nothing is read
@@ -90,19 +89,15 @@ def read_table(
         kind = "whole numbers" if dtype is np.int64 else "numbers"
         must = f"must hold {kind}, as many in each line, separated by commas"
         got = _first_odd(path, int if dtype is np.int64 else float) or str(error)
-        raise DataError(
-            f"{where} {must}, got {got}; {_CURE}", public=f"{told} {must}"
-        ) from error
+        raise DataError(f"{where} {must}, got {got}; {_CURE}") from error
     if len(table) != num_lines:  # NumPy passes over them
         raise DataError(
             f"{where} has {num_lines} lines with {len(table)} rows of numbers: it has"
-            f" blank lines; {_CURE}",
-            public=f"{told} has blank lines",
+            f" blank lines; {_CURE}"
         )
     if columns is not None and table.shape[1] != columns:
         raise DataError(
-            f"{where} must have {columns} column(s), got {table.shape[1]}; {_CURE}",
-            public=f"{told} must have {columns} column(s)",
+            f"{where} must have {columns} column(s), got {table.shape[1]}; {_CURE}"
         )
     return table
 
@@ -132,15 +127,10 @@ class RawFiles:
     def __init__(self, name: str, files: Mapping[str, Path], *, origin: Path) -> None:
         self._name, self._files, self._origin = name, files, origin
 
-    def bad(
-        self, kind: str, problem: str, line: int = 0, cure: str = _CURE
-    ) -> DataError:
+    def bad(self, kind: str, problem: str, cure: str = _CURE) -> DataError:
         """Word what is wrong with a file."""
         place = f"{self._name}_{kind}.txt"
-        return DataError(
-            f"{place} in {self._origin}: {problem}; {cure}",
-            public=f"{place} {f'is wrong in line {line}' if line else 'is wrong'}",
-        )
+        return DataError(f"{place} in {self._origin}: {problem}; {cure}")
 
     def read(
         self, kind: str, columns: int | None = 1, dtype: type = np.int64
@@ -192,7 +182,7 @@ def read_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawTables
     wrong = np.flatnonzero(~np.isfinite(attributes).all(axis=1))
     if len(wrong):
         problem = f"line {wrong[0] + 1} holds NaN, infinity or a number beyond float32"
-        raise raw.bad(ATTRIBUTES, problem, int(wrong[0]) + 1)
+        raise raw.bad(ATTRIBUTES, problem)
     tables = RawTables(
         graph_of_node=graph - 1,
         edges=edges - 1,

@@ -97,8 +97,7 @@ class RawSource:
         except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
             raise DataError(
                 f"the archive {self.origin} is corrupt or cut off ({error});"
-                " fetch it again",
-                public=f"the archive {self.origin.name} is corrupt or cut off",
+                " fetch it again"
             ) from error
         return there
 
@@ -119,9 +118,7 @@ class RawSource:
         return DataError(
             f"the archive {self.origin} is not taken: {problem}; an archive of a TU"
             f" data set holds up to {_MOST_MEMBERS} plain files and folders: fetch it"
-            " again, from where you trust",
-            public=f"the archive {self.origin.name} is not taken: it holds more than"
-            " plain files of usual size",
+            " again, from where you trust"
         )
 
 
@@ -185,8 +182,7 @@ def find_raw(
     hint = f" Did you mean tu:{near}?" if near else ""
     raise DataError(
         f"TU data set {name!r} is not in {folder.says}.{hint} Looked for {looked};"
-        f" {_cure(name)}, or leave both unset to download it",
-        public=f"TU data set {name!r} is not below data-path of this site",
+        f" {_cure(name)}, or leave both unset to download it"
     )
 
 
@@ -220,8 +216,7 @@ def _files_by_kind(
     if not found:
         raise DataError(
             f"{shown} has none of the files {name}_*.txt of TU data set {name!r};"
-            " fetch the data set again",
-            public=f"there is none of the files {name}_*.txt",
+            " fetch the data set again"
         )
     if missing:
         extra = (
@@ -231,8 +226,7 @@ def _files_by_kind(
             else ""
         )
         raise DataError(
-            f"{shown} lacks {', '.join(missing)}{extra}; fetch the data set again",
-            public=f"there is no {', '.join(missing)}",
+            f"{shown} lacks {', '.join(missing)}{extra}; fetch the data set again"
         )
     return found
 

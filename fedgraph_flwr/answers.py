@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
-import datasets
-from clients.store import default_state_dir
-
-from .disclosure import full_reason, public_reason
-from .errors import DataError
-from .gate import visit
-from .node_config import is_site
+from .errors import full_reason
 from .terminal import log_failure
 from .wire import COMPUTE_S, STARTED_AT, Parcel
 from .wording import group_reasons, name_clients
@@ -44,10 +37,10 @@ def answer_all(
             reply = answer(client_id, parcels.get(client_id, Parcel()))
         except FailedAfterDrawing as drawn:
             failed[client_id] = error = drawn.why()
-            reply = Parcel(error=reason_of(error), metrics=drawn.spent)
+            reply = Parcel(error=full_reason(error), metrics=drawn.spent)
         except Exception as error:  # one client's failure is not its neighbours'
             failed[client_id] = error
-            reply = Parcel(error=reason_of(error))
+            reply = Parcel(error=full_reason(error))
         timing = {STARTED_AT: started_at, COMPUTE_S: time.perf_counter() - begin}
         replies[client_id] = replace(reply, metrics={**reply.metrics, **timing})
     torch.set_flush_denormal(False)
@@ -68,15 +61,3 @@ class FailedAfterDrawing(Exception):
         """Return what was raised."""
         assert isinstance(self.__cause__, Exception)
         return self.__cause__
-
-
-def reason_of(error: Exception) -> str:
-    """Word an error for the server; at a site, leave out what it reveals of data."""
-    node = visit().node
-    if not is_site(node):
-        return full_reason(error)
-    own = [str(node.get(key, "")) for key in ("data-path", "state-dir", "cache-dir")]
-    for default in (default_state_dir, datasets.cache_root):
-        with suppress(DataError):  # a user without a home folder has none
-            own.append(str(default()))
-    return public_reason(error, own)

@@ -259,7 +259,7 @@ def _check_memory(
             f"data of client {client_id} are not those that it had at roll call, or its"
             " state folder is another: restore both, or start a new run"
         )
-        raise DataError(words, public=words)
+        raise DataError(words)
     if site.is_secret and resolved.privacy.is_on:
         bind_data(store.folder, client_id, own)
     if resolved.privacy.is_on:

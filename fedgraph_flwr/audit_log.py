@@ -69,9 +69,7 @@ class AuditLog:
             raise StorageError(
                 f"the audit log {self.path} cannot be written: {error}; mend the disk"
                 " or the folder; a link is not followed. Nothing is answered that is"
-                " not written down",
-                public="the audit log of this site cannot be written, and nothing is"
-                " answered that is not written down; its operator must mend it",
+                " not written down"
             ) from error
 
     def _add(self, records: list[Mapping[str, Any]]) -> str:
@@ -137,8 +135,7 @@ def _last_line(
     if end > _TAIL:
         raise StorageError(
             f"{path} does not end like an audit log: its last {end - begin} bytes hold"
-            " no line of one; move it away and keep it, a new log begins by itself",
-            public="the audit log of this site is damaged; its operator must look",
+            " no line of one; move it away and keep it, a new log begins by itself"
         )
     torn = tail.removesuffix(b"\n")
     return 0, START, torn, b"\n" if torn and not tail.endswith(b"\n") else b""

@@ -16,7 +16,7 @@ from clients.binding import begin_folder, bind_config, bind_run, forget
 from clients.store import ClientStore
 from datasets import is_cut
 
-from .answers import answer_all, reason_of
+from .answers import answer_all
 from .asked import (
     Action,
     Asked,
@@ -27,7 +27,7 @@ from .asked import (
     train_one,
 )
 from .device import choose_device
-from .errors import ConfigError, RunFailedError, WireError
+from .errors import ConfigError, RunFailedError, WireError, full_reason
 from .files import Flushes
 from .gate import visit
 from .introduction import introduce, own_name
@@ -85,7 +85,7 @@ def query(message: Message, context: Context) -> Message:
         bind_config(root, experiment, config)
     except Exception as error:  # reported to the server, which names the node
         log_failure("this node refused the roll call", error)
-        words = {"error": reason_of(error), **named}
+        words = {"error": full_reason(error), **named}
         return Message(pack({}, words), reply_to=message)
     for key in check_keys(context.node_config):
         log(WARNING, "node-config key %r is ignored: it means nothing here", key)
@@ -153,7 +153,7 @@ def _why_none(node: NodeConfig) -> str:
         hosted_clients(node, 0)
     except ConfigError as error:
         log(WARNING, "this node hosts no client: %s", error)
-        return reason_of(error)
+        return full_reason(error)
     raise AssertionError("this node hosts clients")
 
 
@@ -174,7 +174,7 @@ def _serve(
         return _serve_all(message, context, action)
     except Exception as error:  # Flower sends the server its text, whatever it says
         log_failure("this node cannot answer", error)
-        raise RunFailedError(reason_of(error)) from None
+        raise RunFailedError(full_reason(error)) from None
 
 
 def _serve_all(

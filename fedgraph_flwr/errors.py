@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
 
 _MOST, _NEAREST, _LONGEST = 40, 8, 200
 _OTHERS = {  # what other programs call it, and presets, whose names have no "+"
@@ -20,25 +23,23 @@ _OTHERS = {  # what other programs call it, and presets, whose names have no "+"
 class FedGraphError(Exception):
     """Base of every error this application raises on purpose.
 
-    Parameters
-    ----------
-    message : str
-    public : str
-        What a site may tell others: made without a value, a name of a column or a path
-        of its data; "" where nothing is, see ``disclosure``.
+    ``PAGE`` explains errors of this class. Where the text must not leave a site, its
+    name is what a coordinator reads instead.
     """
 
-    def __init__(self, message: str = "", *, public: str = "") -> None:
-        super().__init__(message)
-        self.public = public
+    PAGE: ClassVar[str] = "docs/failures.md"
 
 
 class ConfigError(FedGraphError):
     """The run configuration is wrong; raised before any training."""
 
+    PAGE = "docs/configuration.md"
+
 
 class DataError(FedGraphError):
     """Data are missing, unreadable or unfit for the request."""
+
+    PAGE = "docs/own-data.md"
 
 
 class WireError(FedGraphError):
@@ -48,20 +49,13 @@ class WireError(FedGraphError):
 class PrivacyBudgetError(FedGraphError):
     """A release would exceed the client's privacy budget, or mix what it protects."""
 
+    PAGE = "docs/privacy.md"
+
 
 class PolicyError(FedGraphError):
-    """The policy of a site forbids what is asked, or cannot be read.
+    """The policy of a site forbids what is asked, or cannot be read."""
 
-    Parameters
-    ----------
-    message : str
-    public : str
-        As of the base; the message itself if none is given, so that it holds nothing
-        of a site but what its policy says.
-    """
-
-    def __init__(self, message: str = "", *, public: str = "") -> None:
-        super().__init__(message, public=public or message)
+    PAGE = "docs/policy.md"
 
 
 class StorageError(FedGraphError):
@@ -70,6 +64,25 @@ class StorageError(FedGraphError):
 
 class RunFailedError(FedGraphError):
     """The federation could not go on: nodes missing, too few replies, dead actors."""
+
+
+def full_reason(error: BaseException) -> str:
+    """Class and text of an error, for simulation and for the log of a site.
+
+    Of an error that was not raised on purpose also the line of the plug-in.
+    """
+    place = "" if isinstance(error, FedGraphError) else _place_in_plugin(error)
+    return f"{type(error).__name__}: {error}{place and f' ({place})'}"
+
+
+def _place_in_plugin(error: BaseException) -> str:
+    """Last line of the bundle's plug-ins that an error came through; "" if of none."""
+    passed = [
+        f"{Path(frame.f_code.co_filename).name}, line {line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).startswith(("plugins.", "examples."))
+    ]
+    return passed[-1] if passed else ""
 
 
 def nearest(got: str, known: Iterable[str]) -> str:

@@ -199,8 +199,7 @@ def from_home(path: str, cure: str) -> Path:
         return Path(path).expanduser().absolute()
     except RuntimeError as error:
         raise DataError(
-            f"{path} is in a home folder that cannot be found: {error} {cure}",
-            public=f"a home folder cannot be found; {cure}",
+            f"{path} is in a home folder that cannot be found: {error} {cure}"
         ) from error
 
 
@@ -449,10 +448,7 @@ def read_arrays(path: Path, what: str, cure: str) -> tuple[dict[str, NDArray], s
         *(SafetensorError, OSError, KeyError, TypeError, ValueError),
         *(AttributeError, RecursionError),  # of a data type, of text in brackets
     ) as error:
-        raise DataError(
-            f"{what} {path} cannot be read: {error}; {cure}",
-            public=f"{what} {path.name} cannot be read; {cure}",
-        ) from error
+        raise DataError(f"{what} {path} cannot be read: {error}; {cure}") from error
     return arrays, meta
 
 

@@ -7,6 +7,7 @@ made it. A record, a number or a text that has no known name does not leave eith
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
@@ -22,7 +23,7 @@ from clients.privacy.site import Release
 from clients.protocols import Derives
 
 from .agreement import WHOLE
-from .errors import PolicyError, WireError
+from .errors import FedGraphError, PolicyError, WireError, full_reason
 from .likeness import TELLS
 from .methods.fedavg import SHARED
 from .methods.fedgta import MOMENTS
@@ -71,8 +72,8 @@ _METRICS = re.compile(
 )
 _FACTS = re.compile(f"{'|'.join(HASHES)}|{SITE}|tasks|task-ids|{TOLD}[a-z0-9-]+")
 _KEPT_ON_FAILURE = (PRIVACY, *TIMING)
-_IN_LOG = "what is wrong stands in the log of the site"
-_KIND = re.compile(r"[A-Za-z_]{1,60}(?=:)")
+_PAGES = {kind.__name__: kind.PAGE for kind in FedGraphError.__subclasses__()}
+_KEY = re.compile(rf"policy \(({'|'.join(Policy.config_fields())})\b")
 # How what is sent follows from what came and the noisy update, to the bit.
 _MADE: Mapping[str, Callable[[Array, Array], Array]] = {
     SHARED: lambda came, step: came + step,
@@ -92,6 +93,7 @@ class Visit:
     spent: dict[int, Callable[[], Mapping[str, float]]] = field(default_factory=dict)
     consents: dict[int, list[str]] = field(default_factory=dict)
     withheld: dict[int, list[str]] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
 
 
 VISIT: ContextVar[Visit] = ContextVar("visit")
@@ -128,8 +130,7 @@ def let_out(now: Visit, kind: str, asked: RecordDict, reply: RecordDict) -> Reco
         parcels, header = unpack(reply)
     except WireError as error:
         raise PolicyError(
-            f"the reply cannot be read, so nothing of it leaves: {error}",
-            public="the reply of this site cannot be read, so nothing of it leaves",
+            f"the reply cannot be read, so nothing of it leaves: {error}"
         ) from error
     came = _asked_arrays(asked) if now.policy.needs_clip else {}
     passed = {
@@ -137,7 +138,7 @@ def let_out(now: Visit, kind: str, asked: RecordDict, reply: RecordDict) -> Reco
         for client, parcel in parcels.items()
     }
     # Made anew: what a reply holds beside what was read of it does not leave.
-    content = pack(passed, _header(now.policy, header))
+    content = pack(passed, _header(header))
     _check_size(now.policy, content)
     return content
 
@@ -149,22 +150,28 @@ def _asked_arrays(asked: RecordDict) -> dict[int, NamedArrays]:
         return {}
 
 
-def _header(policy: Policy, header: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def _header(header: Mapping[str, Scalar]) -> dict[str, Scalar]:
     if set(header) - {"error", NO_CLIENTS, SITE}:
         raise _unnamed("an entry of the header")
     reasons = {"error", NO_CLIENTS} & set(header)
-    return {**header, **{k: reason_for(policy, str(header[k])) for k in reasons}}
+    return {**header, **{k: for_others(str(header[k])) for k in reasons}}
 
 
-def reason_for(policy: Policy, reason: str) -> str:
-    """Word a refusal as the policy allows: with its text, or by its kind alone.
+def for_others(reason: str) -> str:
+    """Class of an error and the page that explains it; its text stays at the site.
 
-    What a policy says of itself may always be told.
+    Of a policy that forbids something also its key. Class and key are from fixed lists,
+    as a run config and a server's model can choose what goes wrong at a site.
     """
-    if policy.error_texts or reason.startswith(f"{PolicyError.__name__}:"):
-        return reason
-    kind = _KIND.match(reason)
-    return f"{kind[0] if kind else 'Error'}: {_IN_LOG}"
+    kind, _, text = reason.partition(": ")
+    if kind not in _PAGES and not hasattr(builtins, kind):
+        kind = "Error"
+    key = _KEY.search(text) if kind == PolicyError.__name__ else None
+    return (
+        f"{kind}{f' ({key[1]})' if key else ''}: see"
+        f" {_PAGES.get(kind, FedGraphError.PAGE)}; the text stands in the log of the"
+        " site"
+    )
 
 
 def _passed(
@@ -178,10 +185,10 @@ def _passed(
             _check_arrays(now, kind, client, parcel, came)
             _check_told(policy, parcel)
     except PolicyError as error:
-        return _failure(parcel, f"{PolicyError.__name__}: {error.public}")
+        parcel = replace(parcel, error=full_reason(error))
     if parcel.error:
-        failure = _failure(parcel, reason_for(policy, parcel.error))
-        return parcel if failure == parcel else failure
+        now.failures[client] = parcel.error
+        return _failure(parcel)
     now.consents[client] = list(_consents(kind, parcel))
     scores = [name for name in parcel.metrics if _SCORES.fullmatch(name)]
     if policy.scores or not scores:
@@ -191,11 +198,11 @@ def _passed(
     return replace(parcel, metrics=rest)
 
 
-def _failure(parcel: Parcel, reason: str) -> Parcel:
-    """Why a client failed, what it had spent of its privacy, and its times."""
+def _failure(parcel: Parcel) -> Parcel:
+    """Keep of a failure its class, what the client had spent of privacy, and times."""
     metrics = parcel.metrics.items()
     kept = {k: v for k, v in metrics if k.startswith(_KEPT_ON_FAILURE)}
-    return Parcel(error=reason, metrics=kept)
+    return Parcel(error=for_others(parcel.error), metrics=kept)
 
 
 def _check_names(parcel: Parcel) -> None:
@@ -316,6 +323,7 @@ def _check_size(policy: Policy, content: RecordDict) -> None:
         return
     if sum(size for *_, size in record_sizes(content)) > policy.reply_bytes_max:
         raise PolicyError(
-            "the reply of this site is larger than its policy allows (reply-bytes-max ="
-            f" {policy.reply_bytes_max}); take a smaller model, or fewer clients a site"
+            "the reply of this site is larger than its policy (reply-bytes-max ="
+            f" {policy.reply_bytes_max}) allows; take a smaller model, or fewer clients"
+            " a site"
         )

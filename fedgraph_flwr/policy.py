@@ -38,16 +38,13 @@ from .node_config import (
 from .plugins import is_plugin, split
 from .registry import METHODS
 from .resolve import Resolved, resolve
+from .retired import POLICY_KEYS
 from .rules import Rule, flag, integer, number, setting, shown
 from .toml_files import read_toml
 
 _MOST_BYTES = 2**40
 # Keys of a run config that say how long a client computes in a round.
 _WORK = re.compile(r"local-epochs|.+(-epochs|[.-]steps)|fedsage-plus\.rounds")
-_UNUSABLE = (
-    "this site's policy file cannot be used, so it takes part in nothing; its operator"
-    " must mend the file"
-)
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,6 @@ class Policy(Settings):
     raw_features: bool = flag(False)
     statistics: bool = flag(False)
     scores: bool = flag(True)
-    error_texts: bool = flag(True)
 
     @property
     def needs_clip(self) -> bool:
@@ -234,11 +230,10 @@ class Policy(Settings):
         PolicyError
         """
         if (count := _num_labelled(partition)) < self.min_examples:
-            raise PolicyError(
-                f"client {partition.client_id} has {count} labelled training"
-                f" examples, min-examples of this site's policy is {self.min_examples}",
-                public=f"client {partition.client_id} has fewer training examples than"
-                " min-examples of its site's policy; run without that client",
+            raise _forbidden(
+                f"client {partition.client_id} with {count} labelled training examples",
+                "min-examples",
+                f"it needs {self.min_examples}; run without that client",
             )
 
         size = _model_bytes(resolved, partition.graphs) if self.model_bytes_max else 0
@@ -363,11 +358,10 @@ def read_policy(node: NodeConfig) -> tuple[Policy, str]:
     except PermissionError as error:
         raise PolicyError(
             f"policy {path} cannot be read; let the user of the SuperNode enter the"
-            f" folders above it, and read it: chmod 644 {path}",
-            public=_UNUSABLE,
+            f" folders above it, and read it: chmod 644 {path}"
         ) from error
     except (FedGraphError, OSError, ValueError) as error:
-        raise PolicyError(f"policy {path}: {error}", public=_UNUSABLE) from error
+        raise PolicyError(f"policy {path}: {error}") from error
     return found, hashlib.sha256(content).hexdigest()
 
 
@@ -377,6 +371,8 @@ def _read(content: Mapping[str, Any]) -> Policy:
     for key, value in content.items():
         if key not in known:
             cure = "docs/policy.md says what each key means."
+            if key in POLICY_KEYS:
+                raise ConfigError(f"{key} no longer exists; {POLICY_KEYS[key]}")
             raise ConfigError(unknown_name("policy key", key, known, cure))
         rule: Rule = known[key].metadata["rule"]
         given: Any = tuple(value) if isinstance(value, list) and value else value

@@ -37,6 +37,9 @@ KEYS: Mapping[str, str] = {
     "task-owners": "delete it; 'overlapping' gives a task to two clients",
 }
 _POLICY = "write `{}` into the file that node-config policy names (docs/policy.md)"
+POLICY_KEYS: Mapping[str, str] = {
+    "error-texts": "delete it; no text of an error leaves a site",
+}
 NODE_KEYS: Mapping[str, str] = {
     "edge-budget-max": _POLICY.format("edge-epsilon-max = ..."),
     "sealed-only": _POLICY.format("sealed-only = true"),

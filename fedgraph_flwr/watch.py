@@ -22,10 +22,9 @@ from clients.store import default_state_dir
 
 from .audit_log import FILE, AuditLog, code_hash, config_hash, digests, plain
 from .audit_words import name_message, now, read_leniently, record_bytes, round_of
-from .disclosure import full_reason, public_reason
 from .entries import ASKED, WARNED, Entry
-from .errors import FedGraphError, RunFailedError, StorageError
-from .gate import VISIT, Visit, check_kind, let_out, reason_for
+from .errors import FedGraphError, RunFailedError, StorageError, full_reason
+from .gate import VISIT, Visit, check_kind, for_others, let_out
 from .node_config import hosts_any, is_site
 from .policy import Policy, read_policy, resolve_at
 from .privacy import METRIC as PRIVACY
@@ -136,7 +135,7 @@ class _Site:
         self._kind = message.metadata.message_type
 
     def answer(self, answer: _Answer) -> Message:
-        """Do it all; no text but what the policy allows is in what is raised."""
+        """Do it all; no text of an error is in what is raised."""
         with _warned_once(self._context.run_id, self._audit):
             try:
                 content = self._content(answer)
@@ -175,16 +174,16 @@ class _Site:
             )
 
     def _refuse(self, error: Exception) -> str:
-        """Log and write down a message that is refused; return what others may know."""
-        reason = error.args[0] if isinstance(error, RunFailedError) else ""
-        reason = str(reason) or public_reason(error, [])
-        entry = Entry(**self._common(), outcome="refused", note=_worded(error))
+        """Write down a message that is refused; return what others may know."""
+        # What the app raises has the reason in full.
+        reason = str(error) if isinstance(error, RunFailedError) else full_reason(error)
+        entry = Entry(**self._common(), outcome="refused", note=reason)
         self._tell([entry])
         try:
             self._write(e.to_json() for e in self._refused(entry))
         except StorageError as second:
             log(WARNING, "%s", second)
-        return reason_for(self._visit.policy, reason)
+        return for_others(reason)
 
     def _refused(self, entry: Entry) -> list[Entry]:
         """Entries of a refusal: for each client that has an account, what it spent."""
@@ -248,8 +247,8 @@ class _Site:
 
         Scores are those of the reply that was made, before any were withheld.
         """
-        measured, _ = unpack(made)
-        parcels, about = unpack(content)
+        measured, about = unpack(made)
+        parcels, _ = unpack(content)
         common = self._common()
         if reason := str(about.get("error", "")):
             yield Entry(**common, outcome="refused", note=reason)
@@ -270,7 +269,7 @@ class _Site:
                 withheld=self._visit.withheld.get(client, []),
                 seconds=round(parcel.metrics.get(COMPUTE_S, 0.0), 3),
                 **self._outcome(parcel, measured[client].metrics),
-                note=parcel.error or remark(client, parcel),
+                note=self._visit.failures.get(client) or remark(client, parcel),
             )
 
     def _outcome(
@@ -303,8 +302,3 @@ class _Site:
             return lambda *_: ""
         remark, mail = method.remark, unpack(self._message.content)[0]
         return lambda c, sent: remark(mail.get(c, Parcel()).arrays, sent.arrays)
-
-
-def _worded(error: Exception) -> str:
-    """Word an error for the site's own log."""
-    return str(error) if isinstance(error, RunFailedError) else full_reason(error)

@@ -27,8 +27,7 @@ from typing_extensions import override
 from fedgraph_flwr.command import command
 from fedgraph_flwr.config import SEVERAL
 from fedgraph_flwr.core.process import end_with_parent
-from fedgraph_flwr.disclosure import full_reason
-from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError, full_reason
 from fedgraph_flwr.files import project_root
 from fedgraph_flwr.plugins import is_plugin
 from fedgraph_flwr.registry import METHODS

@@ -143,8 +143,7 @@ class RoundsDone:
         if not found:
             raise DataError(
                 f"{path} is damaged, it does not hold a round and a digest; restore the"
-                " file, or start a new run",
-                public=f"{path.name} in rounds-done is damaged",
+                " file, or start a new run"
             )
         letters = re.findall(_LETTER, found.group(2))
         return int(found.group(1)), {int(j): int(sent) for j, sent in letters}

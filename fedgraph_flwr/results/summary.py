@@ -10,7 +10,7 @@ from strategies.base import AbstractGraphStrategy
 from strategies.report import ClientInfo
 
 from ..agreement import class_names, describe_features, describe_left_out
-from ..disclosure import full_reason
+from ..errors import full_reason
 from ..privacy import describe, edge_totals
 from ..tasks import OF_COMMONEST
 from ..wire import NamedArrays

@@ -186,15 +186,13 @@ def read_about(path: Path) -> About:
         is_model = (path / ABOUT).is_file()
     except OSError as error:
         raise DataError(
-            f"{path} cannot be read: {error}; let this user read the folder",
-            public="the model folder cannot be read",
+            f"{path} cannot be read: {error}; let this user read the folder"
         ) from error
     if not is_model:
         raise DataError(
             f"{path} is not a model folder: it has no {ABOUT}; give models/ of the"
             " results folder of a run that has completed, or"
-            " <state-dir>/<experiment>/client-<id>/model of a site",
-            public="the folder given is not a model folder",
+            " <state-dir>/<experiment>/client-<id>/model of a site"
         )
     _check(path, ABOUT)
     try:

@@ -209,8 +209,7 @@ class TrainedModel:
                 cure = "train again: the version that trained it read SMILES otherwise"
             raise DataError(
                 f"the model reads {wanted} features ({columns or 'as its run has them'}"
-                f"), these data have {got} ({now or 'as read'}); {cure}",
-                public="the data do not have the features that the model reads",
+                f"), these data have {got} ({now or 'as read'}); {cure}"
             )
 
 

@@ -128,10 +128,9 @@ def test_a_full_disk_leaves_the_file_as_it_was(path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(audit_log, "_write_all", full)
-    with pytest.raises(StorageError, match=r"cannot be written: .*No space left") as e:
+    with pytest.raises(StorageError, match=r"cannot be written: .*No space left"):
         AuditLog(path).add([event("c")])
     assert path.read_bytes() == before
-    assert str(path) not in e.value.public
 
 
 # Crashes ----------------------------------------------------------------------------

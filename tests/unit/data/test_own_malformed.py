@@ -494,12 +494,6 @@ def refused(folder, pattern, cure):
     return error
 
 
-def secret_free(error):
-    """What other sites may read has no value of the data, no column and no path."""
-    for word in ("g1", "g9", "Yes", "old", "30 mg", "1e300", "age", "/tmp", "label"):
-        assert not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", error.public)
-
-
 @pytest.mark.parametrize("case", TABLES)
 def test_tables_of_whole_graphs(tmp_path, case):
     changes, pattern, cure = TABLES[case]
@@ -508,15 +502,13 @@ def test_tables_of_whole_graphs(tmp_path, case):
     folder = own_files.write(tmp_path, **named, schema=schema)
     for name in set(changes) - {*named, "schema"}:
         (folder / name).write_text(changes[name])
-    error = refused(folder, pattern, cure)
-    assert error.public
-    secret_free(error)
+    refused(folder, pattern, cure)
 
 
 @pytest.mark.parametrize("case", NODE_TABLES)
 def test_tables_of_one_graph(tmp_path, case):
     changes, pattern, cure = NODE_TABLES[case]
-    secret_free(refused(own_files.write_graph(tmp_path, **changes), pattern, cure))
+    refused(own_files.write_graph(tmp_path, **changes), pattern, cure)
 
 
 @pytest.mark.parametrize("kind", TARGETS)
