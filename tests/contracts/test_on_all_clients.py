@@ -151,9 +151,7 @@ def test_at_sites_a_common_model_needs_nothing_but_own_scores(run, tmp_path):
 def test_at_sites_models_of_single_clients_or_clusters_go_nowhere(
     run, tmp_path, method, options
 ):
-    with pytest.raises(
-        DataError, match="evaluate-on must be 'own' at sites for method"
-    ):
+    with pytest.raises(DataError, match="ConfigError: see docs"):
         run(method, node_configs=sites(tmp_path), **{**ALL, **options})
 
 
@@ -170,7 +168,7 @@ def test_a_site_reads_no_other_clients_data_even_if_it_was_not_asked(
 
     for module in (elsewhere, introduction):
         monkeypatch.setattr(module, "check_elsewhere", once)
-    with pytest.raises(RunFailedError, match="evaluate-on must be 'own' at sites"):
+    with pytest.raises(RunFailedError, match="ConfigError: see docs"):
         run("local", node_configs=sites(tmp_path), **ALL)
 
 

@@ -302,8 +302,7 @@ def test_a_site_caps_what_all_runs_may_spend_whatever_they_ask(
         raise AssertionError("adjacency was read")
 
     monkeypatch.setattr(laplace.GraphAdjacency, "upper_triangle", forbidden)
-    message = "client 1: .*to 4; edge-epsilon-max of this site's policy allows 3"
-    with pytest.raises(RunFailedError, match=message):
+    with pytest.raises(RunFailedError, match="client 1: PrivacyBudgetError: see"):
         run(method, **asked, node_configs=nodes, seed=5)
     after = next((tmp_path / "state").glob(f"{FOLDER}/client-1/*.json")).read_bytes()
     assert after == charged
@@ -320,7 +319,7 @@ def test_the_smaller_of_both_budgets_is_named(tmp_path):
 def test_a_site_with_a_cap_refuses_runs_without_noise_on_edges(run, tmp_path):
     cap = toys.policy(tmp_path, edge_epsilon_max=7.0)
     site = {"clients": "0,1,2", "state-dir": str(tmp_path), **cap}
-    with pytest.raises(FedGraphError, match="a run without noise on edges"):
+    with pytest.raises(FedGraphError, match=r"PolicyError \(edge-epsilon-max\)"):
         run("fedavg", node_configs=[site], **{"privacy.update-clip": 1.0})
 
 
@@ -333,7 +332,7 @@ def test_a_site_with_a_cap_refuses_features_that_tell_edges(
     cap = toys.policy(tmp_path, edge_epsilon_max=7.0)
     site = {"clients": "0,1,2", "state-dir": str(tmp_path), **cap}
     kept = {"features": features, "privacy.keep-edge-features": True}
-    with pytest.raises(FedGraphError, match="does not allow features that tell edges"):
+    with pytest.raises(FedGraphError, match=r"PolicyError \(edge-epsilon-max\)"):
         run(method, node_configs=[site], **kept, **{"privacy.edge-epsilon": 1.0})
 
 
@@ -368,7 +367,7 @@ def test_a_cap_is_the_sites_and_not_each_clients(run, tmp_path):
     noisy = {"privacy.edge-epsilon": 1.5, "features": "labels"}
     cap = toys.policy(tmp_path, edge_epsilon_max=4.0)
     site = {"clients": "0,1,2", "state-dir": str(tmp_path), **cap}
-    with pytest.raises(RunFailedError, match=r"client 2: .*to 4\.5; edge-epsilon-max"):
+    with pytest.raises(RunFailedError, match="client 2: PrivacyBudgetError: see"):
         run("fedavg", **noisy, node_configs=[site])
 
 
