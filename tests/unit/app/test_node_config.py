@@ -55,7 +55,7 @@ def test_a_misspelt_policy_stops_the_run_at_roll_call(tmp_path):
         "num-server-rounds": 1,
         "results-dir": str(tmp_path / "results"),
     }
-    with pytest.raises(RunFailedError, match="unknown node-config key 'polcy'"):
+    with pytest.raises(RunFailedError, match="ConfigError: see docs"):
         run_inline(overrides, node_configs=[site])
 
 
