@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, dropout, one_hot
@@ -16,15 +18,11 @@ class PlainGIN(nn.Module):
     def __init__(self, num_features, num_classes, hidden):
         super().__init__()
         self.pre = nn.Linear(num_features, hidden)
+        square = partial(nn.Linear, hidden, hidden)
         self.convs = nn.ModuleList(
-            GINConv(
-                nn.Sequential(
-                    nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden)
-                )
-            )
-            for _ in range(3)
+            GINConv(nn.Sequential(square(), nn.ReLU(), square())) for _ in range(3)
         )
-        self.post = nn.Linear(hidden, hidden)
+        self.post = square()
         self.readout = nn.Linear(hidden, num_classes)
 
     def forward(self, batch):
