@@ -86,11 +86,11 @@ def test_in_a_deployment_the_summary_is_there_before_flower_goes_on(
     """From then on Flower's own handlers may take all the time that it leaves."""
     told = []
 
-    def go_on(_code):
+    def go_on():
         told.append(only_summary(tmp_path)["status"])
         raise SystemExit(0)
 
-    monkeypatch.setattr("fedgraph_flwr.stopping.flwr_exit", go_on)
+    monkeypatch.setattr("fedgraph_flwr.core.flower.exit_process", go_on)
     in_round_two(lambda: trigger_exit_handlers(run_before_force_exit=True))
     with pytest.raises(SystemExit), heeding_stops():
         run("fedavg", **{"results-dir": str(tmp_path / "results")})
