@@ -16,18 +16,19 @@ from torch.nn.functional import one_hot
 from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.methods.adafgl import AdaFGLParams
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import Parcel
 
 from .adam import Optimizer
 from .graphs.label_propagation import propagate_labels
-from .graphs.whole_graph import NodeStructure
+from .graphs.whole_graph import NodeData, NodeStructure, WholeGraph
 from .job import Job, ModelSpec
 from .models.adafgl_nets import (
     UNTRAINED,
     AdaFGLNet,
+    AdaFGLPredictor,
+    Branches,
     Corrected,
     as_logits,
     branch_loss,
@@ -35,7 +36,6 @@ from .models.adafgl_nets import (
     correct,
     fused,
 )
-from .models.forms import Architecture
 from .optimizer import make_optimizer, optimizer_tensors
 from .tasks.node_classifier import NodeClassifierClient
 
@@ -76,6 +76,16 @@ def homophily_score(
     return float((spread[check].argmax(1) == y[check]).double().mean())
 
 
+def _corrected(graph: WholeGraph, known: Tensor, params: AdaFGLParams) -> Corrected:
+    return correct(
+        graph,
+        known,
+        alpha=params.alpha,
+        least=params.link_cosine,
+        hops=params.hops,
+    )
+
+
 @final
 class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
     """Trains the extractor with the others, then branches on its own.
@@ -84,6 +94,10 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
     the client's state: from then on the branches predict.
     """
 
+    NOT_ELSEWHERE = (
+        "clients of adafgl score by what they kept of their own graphs, which says"
+        " nothing of others; take another method, or set it to 'own'"
+    )
     model: AdaFGLNet  # type: ignore[assignment]
 
     def __init__(self, job: Job[AdaFGLParams]) -> None:
@@ -95,32 +109,36 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[AdaFGLParams]) -> AdaFGLNet:
-        made: AdaFGLNet = cls.architecture(spec).build(spec.common_generator())
-        return AdaFGLNet(made.extractor, made.branches)
+        params, generator = spec.params, spec.common_generator()
+        extractor = cls.gnn(spec, generator)
+        branches = Branches(
+            spec.num_features,
+            spec.num_classes,
+            width=params.width,
+            hops=params.hops,
+            beta=params.beta,
+            dropout=spec.settings.dropout,
+            generator=generator,
+        )
+        return AdaFGLNet(extractor, branches)
 
     @override
     @classmethod
-    def architecture(cls, spec: ModelSpec[AdaFGLParams]) -> Architecture:
-        params = spec.params
-        return spec.architecture(
-            "adafgl",
-            {
-                "width": params.width,
-                "hops": params.hops,
-                "alpha": params.alpha,
-                "beta": params.beta,
-                "link-cosine": params.link_cosine,
-            },
-        )
+    def build_predictor(cls, spec: ModelSpec[AdaFGLParams]) -> AdaFGLPredictor:
+        made = cls.build_model(spec)
+        return AdaFGLPredictor(made.extractor, made.branches)
 
     @override
     @classmethod
-    def check_elsewhere(cls, spec: ModelSpec[AdaFGLParams]) -> None:
-        """Refuse: what was kept of the client's own graph would score the others."""
-        raise ConfigError(
-            "clients of adafgl score by what they kept of their own graphs, which says"
-            " nothing of others; take another method, or set it to 'own'"
-        )
+    def predict(cls, model: Any, data: NodeData, params: AdaFGLParams) -> Tensor:
+        """Read the graph as it is corrected by what the extractor says of its nodes."""
+        graph, share = data.whole, float(model.share)
+        logits: Tensor = model.extractor(graph, None)
+        if share >= 0:
+            known = torch.softmax(logits, 1)
+            read = _corrected(graph, known, params)
+            logits = as_logits(fused(model.branches(read, None), known, share))
+        return logits[data.held_out]
 
     @override
     @classmethod
@@ -260,14 +278,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
     @cached_property
     def corrected(self) -> Corrected:
         """The graph as branches read it."""
-        params, (known, _) = self.params, self._knowledge()
-        return correct(
-            self.graph,
-            known,
-            alpha=params.alpha,
-            least=params.link_cosine,
-            hops=params.hops,
-        )
+        return _corrected(self.graph, self._knowledge()[0], self.params)
 
     def _outputs(self, generator: torch.Generator | None) -> Any:
         return self.model.branches(self.corrected, generator)

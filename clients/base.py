@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.errors import ConfigError, DataError, WireError, wrong_return
+from fedgraph_flwr.errors import DataError, WireError, wrong_return
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import (
@@ -41,7 +41,6 @@ from .adam import Optimizer
 from .classic import Header
 from .graphs.batching import ClientData
 from .job import Job, ModelSpec, P
-from .models.forms import Architecture
 from .noisy_updates import NoisyUpdates
 from .optimizer import make_optimizer, optimizer_tensors
 from .round import Round, recall
@@ -62,6 +61,9 @@ class GraphClient(NoisyUpdates[P]):
 
     MIN_BATCH: ClassVar[int] = 1  # graphs; a smaller last batch joins the one before
     DATA: ClassVar[type[ClientData]] = ClientData
+    # Why its models cannot predict outside of a run, or other clients' items in it.
+    WHY_NOT: ClassVar[str] = "its class has no function predict"
+    NOT_ELSEWHERE: ClassVar[str] = ""
 
     def __init__(self, job: Job[P]) -> None:
         self.job, self.params, self.data = job, job.params, job.data
@@ -81,39 +83,37 @@ class GraphClient(NoisyUpdates[P]):
     # What a task fills in --------------------------------------------------------
 
     @classmethod
+    @abstractmethod
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
         """Model before round 1; it depends on ``spec`` alone, as a process may keep it.
 
-        Draws come from generators made of the specification's seed; here from the one
-        that all clients have in common.
+        Draws come from generators made of the specification's seed.
         """
-        made: nn.Module = cls.architecture(spec).build(spec.common_generator())
-        return made
 
     @classmethod
-    def architecture(cls, spec: ModelSpec[P]) -> Architecture:  # noqa: ARG003
-        """Model without its tensors, for predictions outside of a run.
-
-        Raises
-        ------
-        ConfigError
-            This client's model cannot predict by itself; the message says why.
-        """
-        raise ConfigError(
-            f"{cls.__name__} names no architecture, from which to build the model"
-            " again; choose a method of this project, or give the class the function"
-            " architecture (to train, build_model is enough)"
-        )
+    def build_predictor(cls, spec: ModelSpec[P]) -> nn.Module:
+        """Model that has the tensors of :meth:`predictor`, to be filled with them."""
+        return cls.build_model(spec)
 
     @classmethod
-    def check_elsewhere(cls, spec: ModelSpec[P]) -> None:
-        """Refuse a run that scores clients' models on each other's graphs, if it must.
+    def predict(cls, model: Any, data: Any, params: P) -> Tensor:
+        """Predict for a client's validation items, then for its test items.
 
-        Raises
-        ------
-        ConfigError
+        Parameters
+        ----------
+        model : Module
+            As of :meth:`build_predictor`, in evaluation mode.
+        data : ClientData
+            As of ``DATA``.
+        params : Settings
+            Of the method.
+
+        Returns
+        -------
+        float32 tensor, shape (num_val + num_test, num_outputs)
+            Logits, the numbers that a regression predicts, or embeddings.
         """
-        cls.architecture(spec)
+        raise NotImplementedError(cls.WHY_NOT)
 
     @classmethod
     def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:

@@ -9,23 +9,21 @@ not once per batch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 from fedgraph_flwr.data import DiffusionSpec
 from fedgraph_flwr.methods.fclg import FCLGParams
 
-from .graphs.batching import Batch
+from .graphs.batching import Batch, ClientData
 from .graphs.ops import sum_pool
 from .job import Job, ModelSpec
 from .losses.contrast import distill_kl, distill_mse, nt_xent
 from .losses.terms import model_contrast
 from .mixins import RemembersModel
-from .models.forms import Architecture
 from .models.weighted_gin import WeightedGIN
 from .tasks.graph_embedder import EmbeddingClient
 
@@ -41,12 +39,21 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
 
     @override
     @classmethod
-    def architecture(cls, spec: ModelSpec[FCLGParams]) -> Architecture:
-        """Make it of all layers; its outputs are embeddings, by the graphs alone."""
-        params, settings = spec.params, spec.settings
-        options = {"activation": params.activation, "norm": params.norm}
-        found = spec.architecture("weighted-gin", options)
-        return replace(found, num_classes=settings.num_layers * settings.hidden_dim)
+    def build_model(cls, spec: ModelSpec[FCLGParams]) -> WeightedGIN:
+        return WeightedGIN(
+            spec.num_features,
+            hidden_dim=spec.settings.hidden_dim,
+            num_layers=spec.settings.num_layers,
+            activation=spec.params.activation,
+            norm=spec.params.norm,
+            generator=spec.common_generator(),
+        )
+
+    @override
+    @classmethod
+    def predict(cls, model: nn.Module, data: ClientData, params: FCLGParams) -> Tensor:
+        """Embed by the graphs alone."""
+        return torch.cat([model(batch) for batch in data.evaluation])
 
     @classmethod
     def diffusion(cls, params: FCLGParams) -> DiffusionSpec:

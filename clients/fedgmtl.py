@@ -5,7 +5,6 @@ He et al. 2021 (SpreadGNN), arXiv:2106.02743, Eqs. (5) and (6).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import final
 
 import numpy as np
@@ -29,7 +28,6 @@ from .losses.task_covariance import (
     precision,
     trace_penalty,
 )
-from .models.forms import Architecture
 from .multitask_gnn import MultiTaskGNNClient
 
 
@@ -44,12 +42,6 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
         model = super().build_model(spec)
         model.register_buffer(OMEGA, initial(range(spec.num_classes)).omega.float())
         return model
-
-    @override
-    @classmethod
-    def architecture(cls, spec: ModelSpec[FedGMTLParams]) -> Architecture:
-        """Architecture without Omega, which only training reads."""
-        return replace(super().architecture(spec), training_only=(OMEGA,))
 
     def __init__(self, job: Job[FedGMTLParams]) -> None:
         super().__init__(job)

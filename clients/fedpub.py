@@ -21,7 +21,6 @@ from fedgraph_flwr.wire import Parcel, join
 
 from .graphs.dense_graph import DenseGraph
 from .job import ModelSpec
-from .models.forms import Architecture
 from .models.masked_gnn import MaskedGNN
 from .tasks.node_classifier import NodeClassifierClient
 
@@ -59,9 +58,14 @@ class FedPubClient(NodeClassifierClient[FedPubParams]):
 
     @override
     @classmethod
-    def architecture(cls, spec: ModelSpec[FedPubParams]) -> Architecture:
-        options = {"threshold": spec.params.mask_weight}
-        return spec.architecture("masked-gcn", options)
+    def build_model(cls, spec: ModelSpec[FedPubParams]) -> MaskedGNN:
+        return MaskedGNN(
+            spec.num_features,
+            spec.num_classes,
+            **spec.shape(),
+            generator=spec.common_generator(),
+            threshold=spec.params.mask_weight,
+        )
 
     @override
     @classmethod

@@ -19,7 +19,6 @@ from typing_extensions import override
 
 from fedgraph_flwr.config import Settings
 from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
 from fedgraph_flwr.seeding import derive_seed, numpy_rng
 from fedgraph_flwr.wire import NamedArrays, select
@@ -34,9 +33,8 @@ from .fedsage_plus_generator import (
 )
 from .fedsage_plus_graph import MendedGraph
 from .graphs.ops import dense_rows
-from .job import Job, ModelSpec
-from .models.forms import Architecture
-from .models.node_gnn import NodeGNN
+from .job import Job
+from .models.node_gnn import SAGEConv
 from .tasks.node_classifier import NodeClassifierClient
 
 _FEATURES, _OWNER = "mended/features", "mended/owner"
@@ -46,27 +44,18 @@ _FEATURES, _OWNER = "mended/features", "mended/owner"
 class FedSageClient(NodeClassifierClient[Settings]):
     """FedAvg of a GraphSAGE (FedGKD, Sec. B.2); no neighbours are generated."""
 
-    FORM = "graphsage"
+    CONV = SAGEConv
 
 
 @final
 class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
     """GraphSAGE on a graph whose missing neighbours are generated once, then kept."""
 
-    @override
-    @classmethod
-    def build_model(cls, spec: ModelSpec[FedSagePlusParams]) -> NodeGNN:
-        made: NodeGNN = spec.architecture("graphsage").build(spec.common_generator())
-        return made
-
-    @override
-    @classmethod
-    def architecture(cls, spec: ModelSpec[FedSagePlusParams]) -> Architecture:
-        """Refuse: the model reads neighbours that were generated for one graph."""
-        raise ConfigError(
-            "the model of fedsage+ reads a graph that was mended with generated"
-            " neighbours, and the generator is not kept; train with fedsage to predict"
-        )
+    CONV = SAGEConv
+    WHY_NOT = NOT_ELSEWHERE = (
+        "the model of fedsage+ reads a graph that was mended with generated"
+        " neighbours, and the generator is not kept; train with fedsage to predict"
+    )
 
     def __init__(self, job: Job[FedSagePlusParams]) -> None:
         super().__init__(job)

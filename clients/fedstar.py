@@ -14,13 +14,25 @@ from typing_extensions import override
 from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.methods.fedstar import FedStarParams
 
+from .graphs.structure_encoding import encode_structure
+from .graphs.whole_graph import NodeData
 from .job import Job, ModelSpec
-from .models.forms import Architecture
-from .models.forms.nodes import encode
 from .models.star_gnn import STRUCTURE, StarGNN
 from .tasks.node_classifier import NodeClassifierClient
 
 _ENCODING = "structure/encoding"
+
+
+def encode(data: NodeData, params: FedStarParams) -> Tensor:
+    """Encode the place of each node: (num_nodes, width), on the CPU."""
+    return torch.from_numpy(
+        encode_structure(
+            data.partition.graphs.edge_index,
+            data.whole.num_nodes,
+            walk_length=params.walk_length,
+            max_degree=params.max_degree,
+        )
+    )
 
 
 @final
@@ -31,10 +43,17 @@ class FedStarClient(NodeClassifierClient[FedStarParams]):
 
     @override
     @classmethod
-    def architecture(cls, spec: ModelSpec[FedStarParams]) -> Architecture:
-        sizes = spec.params.walk_length, spec.params.max_degree
-        options = dict(zip(("walk_length", "max_degree"), sizes, strict=True))
-        return spec.architecture("star", options)
+    def build_model(cls, spec: ModelSpec[FedStarParams]) -> StarGNN:
+        width = spec.params.walk_length + spec.params.max_degree
+        widths = spec.num_features, width, spec.num_classes
+        return StarGNN(*widths, **spec.shape(), generator=spec.common_generator())
+
+    @override
+    @classmethod
+    def predict(cls, model: nn.Module, data: NodeData, params: FedStarParams) -> Tensor:
+        graph, encoding = data.whole, encode(data, params)
+        logits = model(graph.features, encoding.to(graph.y.device), graph, None)
+        return logits[data.held_out]  # type: ignore[no-any-return]
 
     @override
     @classmethod
@@ -56,7 +75,7 @@ class FedStarClient(NodeClassifierClient[FedStarParams]):
         if self._made is None:
             found = self.round.stored.get(_ENCODING)
             if found is None:
-                found = encode(self.data, self.architecture(self.job.spec).options)
+                found = encode(self.data, self.params)
             self._made = found.to(self.job.device)
         return self._made
 

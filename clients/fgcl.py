@@ -12,7 +12,7 @@ from typing import ClassVar, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings
@@ -22,17 +22,23 @@ from fedgraph_flwr.seeding import numpy_rng
 
 from .graphs.batching import Batch, ClientData
 from .graphs.csr import send
+from .graphs.molecule_data import MoleculeData
 from .graphs.node_rows import Nodes
 from .graphs.noisy_view import NoisyView, check_together
 from .graphs.noisy_view_kept import ViewedData, keep_view
 from .graphs.structure import NoEdges, SparseStructure, Structure
 from .job import Job, ModelSpec
 from .losses.contrast import info_nce
-from .models.forms import Architecture
 from .models.weighted_encoders import GraphModel
 from .privacy.laplace import Triangles
 from .privacy.negatives import NegativeQueue
 from .tasks.multitask import MultiTaskClient
+
+
+def _clean(batch: Batch, params: FGCLParams) -> Structure:
+    if params.views == "no-edges":
+        return NoEdges(len(batch.graph_of_node), batch.y.device)
+    return SparseStructure(batch)
 
 
 @final
@@ -46,16 +52,30 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
     """
 
     DATA: ClassVar[type[ClientData]] = ViewedData
+    WHY_NOT = ""
     data: ViewedData
     model: GraphModel
 
     @override
     @classmethod
-    def architecture(cls, spec: ModelSpec[FGCLParams]) -> Architecture:
-        """Model that reads clean graphs, or nodes alone as it was trained."""
-        edges = "none" if spec.params.views == "no-edges" else "clean"
-        options = {"encoder": spec.params.encoder, "edges": edges}
-        return spec.architecture("weighted", options)
+    def build_model(cls, spec: ModelSpec[FGCLParams]) -> GraphModel:
+        return GraphModel(
+            spec.params.encoder,
+            spec.num_features,
+            spec.num_classes,
+            hidden_dim=spec.settings.hidden_dim,
+            dropout=spec.settings.dropout,
+            generator=spec.common_generator(),
+        )
+
+    @override
+    @classmethod
+    def predict(
+        cls, model: nn.Module, data: MoleculeData, params: FGCLParams
+    ) -> Tensor:
+        """Read clean edges, each of weight 1, or nodes alone as it was trained."""
+        pairs = zip(data.evaluation, data.evaluation_nodes, strict=True)
+        return torch.cat([model(n, _clean(b, params), None) for b, n in pairs])
 
     def __init__(self, job: Job[FGCLParams]) -> None:
         super().__init__(job)
@@ -219,11 +239,7 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
 
     def _plain(self, batch: Batch) -> Structure | None:
         """Structure of a run without noise; None with noise."""
-        if self.params.views == "clean":
-            return SparseStructure(batch)
-        if self.params.views == "no-edges":
-            return NoEdges(len(batch.graph_of_node), self.job.device)
-        return None
+        return None if self.is_noisy else _clean(batch, self.params)
 
     def _ready(
         self, name: str, views: tuple[Triangles, ...], *, keep: bool

@@ -6,13 +6,13 @@ Either may add FedProx's term, MOON's, or both to its own loss.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import asdict, replace
 from typing import TypeVar, final
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.data import DiffusionSpec
 from fedgraph_flwr.methods.fclg import (
     MOON_TEMPERATURE,
@@ -21,12 +21,11 @@ from fedgraph_flwr.methods.fclg import (
     MVGRLParams,
 )
 
-from .graphs.batching import Batch
+from .graphs.batching import Batch, ClientData
 from .job import ModelSpec
 from .losses.jsd import jsd_loss
 from .losses.terms import pull
 from .mixins import ModelContrast
-from .models.forms import Architecture
 from .models.infograph import InfoGraph
 from .models.mvgrl import MVGRL
 from .tasks.graph_embedder import EmbeddingClient
@@ -77,10 +76,20 @@ class InfoGraphClient(InfoMaxClient[InfoGraphParams]):
 
     @override
     @classmethod
-    def architecture(cls, spec: ModelSpec[InfoGraphParams]) -> Architecture:
-        """Make it of all layers; its outputs are embeddings."""
-        found, settings = spec.architecture("infograph"), spec.settings
-        return replace(found, num_classes=settings.num_layers * settings.hidden_dim)
+    def build_model(cls, spec: ModelSpec[InfoGraphParams]) -> InfoGraph:
+        return InfoGraph(
+            spec.num_features,
+            hidden_dim=spec.settings.hidden_dim,
+            num_layers=spec.settings.num_layers,
+            generator=spec.common_generator(),
+        )
+
+    @override
+    @classmethod
+    def predict(
+        cls, model: InfoGraph, data: ClientData, params: InfoGraphParams
+    ) -> Tensor:
+        return torch.cat([model.embed(batch) for batch in data.evaluation])
 
     @override
     def represent(self, model: InfoGraph, batch: Batch) -> Tensor:
@@ -101,14 +110,32 @@ class MVGRLClient(InfoMaxClient[MVGRLParams]):
     list, so that they are neither trained nor, here, would be averaged.
     """
 
+    EMBEDS_VIEW = True
     model: MVGRL
 
     @override
     @classmethod
-    def architecture(cls, spec: ModelSpec[MVGRLParams]) -> Architecture:
-        """Make it of both views; its outputs are embeddings."""
-        found = spec.architecture("mvgrl", asdict(cls.diffusion(spec.params)))
-        return replace(found, num_classes=spec.settings.hidden_dim)
+    def build_model(cls, spec: ModelSpec[MVGRLParams]) -> MVGRL:
+        return MVGRL(
+            spec.num_features,
+            hidden_dim=spec.settings.hidden_dim,
+            num_layers=spec.settings.num_layers,
+            generator=spec.common_generator(),
+        )
+
+    @override
+    @classmethod
+    def predict(cls, model: MVGRL, data: ClientData, params: MVGRLParams) -> Tensor:
+        view = data.view
+        assert view is not None
+        return torch.cat(
+            [model.embed(b, view.batch(b.positions)) for b in data.evaluation]
+        )
+
+    @override
+    @classmethod
+    def width(cls, settings: RunSettings) -> int:
+        return settings.hidden_dim
 
     @classmethod
     def diffusion(cls, params: MVGRLParams) -> DiffusionSpec:  # noqa: ARG003

@@ -16,7 +16,6 @@ from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.tasks import Task
 
 from .graphs.batching import ClientData
-from .models.forms import Architecture
 from .privacy.site import PrivateSite
 from .start import Start
 from .store import ClientStore
@@ -51,19 +50,14 @@ class ModelSpec(Generic[P]):
         seed = derive_seed(self.settings.seed, "common", "init")
         return torch.Generator().manual_seed(seed)
 
-    def architecture(
-        self, form: str, options: Mapping[str, str | int | float] | None = None
-    ) -> Architecture:
-        """Model of a form with this run's widths, and what else it is built from."""
-        return Architecture(
-            form=form,
-            num_features=self.num_features,
-            num_classes=self.num_classes,
-            hidden_dim=self.settings.hidden_dim,
-            num_layers=self.settings.num_layers,
-            dropout=self.settings.dropout,
-            options=options or {},
-        )
+    def shape(self) -> dict[str, Any]:
+        """Arguments that most models take."""
+        settings = self.settings
+        return {
+            "hidden_dim": settings.hidden_dim,
+            "num_layers": settings.num_layers,
+            "dropout": settings.dropout,
+        }
 
 
 @contextmanager

@@ -6,16 +6,16 @@ As it is the client of FedAvg; base of FedGMTL and SpreadGNN.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 from fedgraph_flwr.tasks import MultiTaskSettings
 
 from .graphs.batching import Batch
+from .graphs.molecule_data import MoleculeData
 from .graphs.node_rows import Nodes
 from .graphs.structure import clean_structure
 from .job import ModelSpec, P
-from .models.forms import Architecture
 from .models.sage_gat import MultiTaskGNN
 from .tasks.multitask import MultiTaskClient
 
@@ -23,14 +23,26 @@ from .tasks.multitask import MultiTaskClient
 class MultiTaskGNNClient(MultiTaskClient[P]):
     """Masked loss of a GNN with one head row per task."""
 
+    WHY_NOT = ""
     model: MultiTaskGNN
 
     @override
     @classmethod
-    def architecture(cls, spec: ModelSpec[P]) -> Architecture:
+    def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
         assert isinstance(spec.task, MultiTaskSettings)
-        options = {"encoder": spec.task.encoder}
-        return spec.architecture("multi-task", options)
+        return MultiTaskGNN(
+            spec.task.encoder,
+            spec.num_features,
+            spec.num_classes,
+            **spec.shape(),
+            generator=spec.common_generator(),
+        )
+
+    @override
+    @classmethod
+    def predict(cls, model: nn.Module, data: MoleculeData, params: P) -> Tensor:
+        pairs = zip(data.evaluation, data.evaluation_nodes, strict=True)
+        return torch.cat([model(n, clean_structure(b), None) for b, n in pairs])
 
     @override
     def logits(self, batch: Batch, nodes: Nodes) -> Tensor:

@@ -422,11 +422,9 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
                 f" {shortened(widths)}: no model fits the others' graphs; set it to"
                 " 'own' in the run config"
             )
-        try:
-            client.check_elsewhere(spec)
-        except ConfigError as error:
+        if why := client.NOT_ELSEWHERE:
             raise ConfigError(
                 f"evaluate-on must be 'own' for {resolved.settings.method!r}, got"
-                f" 'all': {error}"
-            ) from error
+                f" 'all': {why}"
+            )
     return start.arrays()

@@ -115,6 +115,11 @@ class NodeData(ClientData):
             whole=make_whole(graphs, partition),
         )
 
+    @property
+    def held_out(self) -> Tensor:
+        """The validation nodes, then the test nodes."""
+        return torch.cat([self.whole.val, self.whole.test])
+
 
 def make_whole(graphs: CollatedGraphs, partition: GraphPartition) -> WholeGraph:
     """Make the tensors of the one graph of ``partition``."""

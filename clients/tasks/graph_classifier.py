@@ -10,9 +10,8 @@ from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.wire import RAREST, Parcel
 
 from ..base import GraphClient
-from ..graphs.batching import Batch
+from ..graphs.batching import Batch, ClientData
 from ..job import ModelSpec, P
-from ..models.forms import Architecture
 from ..models.gin import GIN
 from ..training import evaluate
 from .class_scores import class_scores
@@ -21,6 +20,7 @@ from .class_scores import class_scores
 class GraphClassifierClient(GraphClient[P]):
     """Cross-entropy and accuracy; part of the GIN may stay private."""
 
+    WHY_NOT = ""
     model: GIN
 
     @override
@@ -34,13 +34,18 @@ class GraphClassifierClient(GraphClient[P]):
         owner = "common" if is_common else f"client-{spec.client_id}"
         private = torch.Generator()
         private.manual_seed(derive_seed(spec.settings.seed, owner, "init-private"))
-        made: GIN = spec.architecture("gin").build(spec.common_generator(), private)
-        return made
+        return GIN(
+            spec.num_features,
+            spec.num_classes,
+            **spec.shape(),
+            shared_generator=spec.common_generator(),
+            private_generator=private,
+        )
 
     @override
     @classmethod
-    def architecture(cls, spec: ModelSpec[P]) -> Architecture:
-        return spec.architecture("gin")
+    def predict(cls, model: nn.Module, data: ClientData, params: P) -> Tensor:
+        return torch.cat([model(batch, None) for batch in data.evaluation])
 
     @override
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:

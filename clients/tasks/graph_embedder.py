@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from logging import WARNING
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
+from fedgraph_flwr.config import RunSettings
 from fedgraph_flwr.embedding_scores import all_scores, probe_scores
 from fedgraph_flwr.errors import DataError
 from fedgraph_flwr.tasks import EmbeddingSettings
@@ -38,6 +40,13 @@ class EmbeddingClient(GraphClient[P]):
     """
 
     MIN_BATCH = 2  # a graph alone has no negatives
+    WHY_NOT = ""
+    EMBEDS_VIEW: ClassVar[bool] = False  # ``embed`` reads the second view, too
+
+    @classmethod
+    def width(cls, settings: RunSettings) -> int:
+        """Width of an embedding: here that of all layers."""
+        return settings.num_layers * settings.hidden_dim
 
     def __init__(self, job: Job[P]) -> None:
         super().__init__(job)

@@ -15,8 +15,7 @@ from ..base import GraphClient
 from ..graphs.batching import ClientData
 from ..graphs.whole_graph import NodeData, WholeGraph
 from ..job import ModelSpec, P
-from ..models.forms import Architecture
-from ..models.node_gnn import NodeGNN
+from ..models.node_gnn import GCNConv, NodeGNN
 from .class_scores import class_scores
 
 
@@ -28,14 +27,27 @@ class NodeClassifierClient(GraphClient[P]):
     """
 
     DATA: ClassVar[type[ClientData]] = NodeData
-    FORM: ClassVar[str] = "gcn"
+    CONV: ClassVar[type[nn.Module]] = GCNConv
+    WHY_NOT = ""
     data: NodeData
     model: NodeGNN
 
     @override
     @classmethod
-    def architecture(cls, spec: ModelSpec[P]) -> Architecture:
-        return spec.architecture(cls.FORM)
+    def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
+        """Model with one common start."""
+        return cls.gnn(spec, spec.common_generator())
+
+    @classmethod
+    def gnn(cls, spec: ModelSpec[P], generator: torch.Generator) -> NodeGNN:
+        """Graph neural network of the run's sizes."""
+        widths = spec.num_features, spec.num_classes
+        return NodeGNN(*widths, **spec.shape(), generator=generator, conv=cls.CONV)
+
+    @override
+    @classmethod
+    def predict(cls, model: nn.Module, data: NodeData, params: P) -> Tensor:
+        return model(data.whole, None)[data.held_out]  # type: ignore[no-any-return]
 
     @property
     def graph(self) -> WholeGraph:
@@ -78,7 +90,7 @@ class NodeClassifierClient(GraphClient[P]):
     @torch.no_grad()
     def scores(self, point: str) -> Parcel:
         """Score predictions of validation and test nodes by :func:`class_scores`."""
-        held_out = torch.cat([self.graph.val, self.graph.test])
+        held_out = self.data.held_out
         logits, y = self.logits(None)[held_out], self.graph.y[held_out]
         losses = nn.functional.cross_entropy(logits, y, reduction="none")
         return class_scores(

@@ -11,7 +11,6 @@ from strategies.base import AbstractGraphStrategy
 
 from ..agreement import class_names, common_columns, name_classes
 from ..config import RunSettings
-from ..errors import ConfigError
 from ..resolve import Resolved
 from ..trained.folder import EMBEDDING, About, plain_config, write_folder
 from ..wire import BY_PRECISION, RAREST, NamedArrays, Parcel, evaluation_key
@@ -19,6 +18,7 @@ from .provenance import versions
 
 if TYPE_CHECKING:
     from clients.base import GraphClient
+    from clients.job import ModelSpec
 
 FOLDER = "model"  # of a client's private state
 _PRIVATE = (
@@ -39,15 +39,14 @@ def keep_models(
         return
     infos = [info for _, info in sorted(strategy.clients.items())]
     widths = {(i.num_features, i.num_classes) for i in infos}
-    spec: Any = None
+    spec: ModelSpec[Any] | None = None
     if len(widths) == 1:
         ((num_features, num_classes),) = widths
         spec = resolved.spec(num_features=num_features, num_classes=num_classes)
     client, first = resolved.method.client, next(iter(models.values()))
     architecture, why_not = _describe(client, spec, first)
-    kind, outputs = _tell_outputs(
-        resolved.settings, architecture, list(infos[0].tasks) or class_names(infos[0])
-    )
+    labels = list(infos[0].tasks) or class_names(infos[0])
+    kind, outputs = _name_outputs(client, resolved.settings, labels)
     final, rarest = summary.get("final") or {}, summary.get("rarest_class") or {}
     about = About(
         experiment=summary["experiment"],
@@ -94,12 +93,9 @@ def keep_own_model(client: GraphClient[Any], reply: Parcel, *, rounds: int) -> N
 
     tensors = to_arrays({n: t.detach() for n, t in client.predictor().items()})
     architecture, why_not = _describe(type(client), job.spec, tensors)
-    kind, outputs = _tell_outputs(
-        job.settings,
-        architecture,
-        list(client.data.partition.tasks)
-        or name_classes(graphs.classes, graphs.num_classes),
-    )
+    classes = name_classes(graphs.classes, graphs.num_classes)
+    labels = list(client.data.partition.tasks) or classes
+    kind, outputs = _name_outputs(type(client), job.settings, labels)
     tables = (job.settings, job.privacy, job.task, job.params)
     config = {k: v for table in tables for k, v in table.to_config().items()}
     point = "post_aggregation"
@@ -130,30 +126,27 @@ def keep_own_model(client: GraphClient[Any], reply: Parcel, *, rounds: int) -> N
 
 
 def _describe(
-    client: type[GraphClient[Any]], spec: Any, arrays: NamedArrays
-) -> tuple[dict[str, Any] | None, str]:
-    """Describe the model that has these tensors, or say why it cannot predict."""
+    client: type[GraphClient[Any]], spec: ModelSpec[Any] | None, arrays: NamedArrays
+) -> tuple[dict[str, int] | None, str]:
+    """Say how wide the model is that has these tensors, or why it cannot predict."""
     if spec is None:
         return None, "clients differ in features or classes; " + _PRIVATE
-    try:
-        architecture = client.architecture(spec)
-    except ConfigError as error:
-        return None, str(error)
-    import torch  # here: it takes a second
-
-    needed = architecture.build(torch.Generator()).state_dict().keys()
-    return (None, _PRIVATE) if needed - arrays.keys() else (architecture.to_json(), "")
+    if client.WHY_NOT:
+        return None, client.WHY_NOT
+    if client.build_predictor(spec).state_dict().keys() - arrays.keys():
+        return None, _PRIVATE
+    return {"num_features": spec.num_features, "num_classes": spec.num_classes}, ""
 
 
-def _tell_outputs(
-    settings: RunSettings, architecture: Mapping[str, Any] | None, labels: list[str]
+def _name_outputs(
+    client: type[GraphClient[Any]], settings: RunSettings, labels: list[str]
 ) -> tuple[str, list[str]]:
     """Say what the outputs of a model are, and name each."""
-    from clients.models.forms import EMBEDDERS
+    from clients.tasks.graph_embedder import EmbeddingClient  # takes a second
 
-    if architecture is None or architecture["form"] not in EMBEDDERS:
+    if not issubclass(client, EmbeddingClient):
         return datasets.label_kind(settings), labels
-    return EMBEDDING, [f"e{i}" for i in range(architecture["num_classes"])]
+    return EMBEDDING, [f"e{i}" for i in range(client.width(settings))]
 
 
 def _owners(name: str, strategy: AbstractGraphStrategy) -> list[int]:

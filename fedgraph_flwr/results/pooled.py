@@ -7,9 +7,9 @@ one place. Nothing here reaches training: strategies never see what arrives.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from logging import WARNING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from flwr.common.logger import log
@@ -19,11 +19,14 @@ from strategies.evaluator import Evaluator
 from strategies.report import ClientInfo, Evaluation
 
 from ..embedding_scores import all_scores, probe_scores
-from ..errors import ConfigError, DataError
+from ..errors import DataError
 from ..resolve import Resolved
 from ..tasks import EMBEDDINGS, POOLED, EmbeddingSettings
 from ..wire import NamedArrays, Parcel
 from ..wording import shortened
+
+if TYPE_CHECKING:
+    from clients.tasks.graph_embedder import EmbeddingClient
 
 
 class PooledEvaluation(Evaluator):
@@ -41,7 +44,7 @@ class PooledEvaluation(Evaluator):
         self._task, self._settings = resolved.task, resolved.settings
         self.num_classes = self.num_clients = 0
         self._sizes: dict[int, int] = {}  # graphs of each client
-        self._width = 0  # of embeddings; 0: clients alone know it
+        self._width = 0  # of embeddings
 
     @override
     def expect(self, clients: Mapping[int, ClientInfo]) -> None:
@@ -64,20 +67,8 @@ class PooledEvaluation(Evaluator):
                 f" {self.num_classes} clusters, one for each class: more clusters than"
                 " graphs; take a larger data set"
             )
-        self._width = self._find_width(clients[min(clients)])
-
-    def _find_width(self, client: ClientInfo) -> int:
-        """Width of embeddings by what the run's encoder is; 0 if it does not say."""
-        from clients.models.forms import EMBEDDERS
-
-        spec = self._resolved.spec(
-            num_features=client.num_features, num_classes=client.num_classes
-        )
-        try:
-            encoder = self._resolved.method.client.architecture(spec)
-        except ConfigError:
-            return 0
-        return encoder.num_classes if encoder.form in EMBEDDERS else 0
+        client = cast("type[EmbeddingClient[Any]]", self._resolved.method.client)
+        self._width = client.width(self._settings)
 
     @override
     def misfits(
@@ -86,27 +77,17 @@ class PooledEvaluation(Evaluator):
         parcels: Mapping[int, Parcel],
         names: Collection[str],
     ) -> dict[int, str]:
-        """Say who handed over anything but finite embeddings and labels of all graphs.
-
-        Where the server does not know the width of embeddings, that of most clients
-        counts.
-        """
+        """Say who sent anything but finite embeddings and labels of all graphs."""
         rounds = self._task.evaluated_rounds() | {self._settings.num_server_rounds}
         if measured_round not in rounds:
             return super().misfits(measured_round, parcels, names)
-        widths = Counter(
-            p.evaluation["embeddings"].shape[-1]
-            for p in parcels.values()
-            if np.ndim(p.evaluation.get("embeddings", 0)) == 2
-        )
-        width = self._width or (widths.most_common(1)[0][0] if widths else 0)
-        found = {c: self._misfit(c, p.evaluation, width) for c, p in parcels.items()}
+        found = {c: self._misfit(c, p.evaluation) for c, p in parcels.items()}
         return {c: words for c, words in found.items() if words}
 
-    def _misfit(self, client: int, arrays: NamedArrays, width: int) -> str:
+    def _misfit(self, client: int, arrays: NamedArrays) -> str:
         count = self._sizes[client]
         expected = {
-            "embeddings": ("float32", (count, width)),
+            "embeddings": ("float32", (count, self._width)),
             "graph_ids": ("int64", (count,)),
             "labels": ("int64", (count,)),
         }

@@ -115,7 +115,7 @@ def _config(args: argparse.Namespace) -> dict[str, Any]:
         if args.run_config:
             raise ConfigError("give --run-config or --against: MODEL has its config")
         config = dict(read_about(args.against).config)
-        check_plugin(str(config["dataset"]))
+        check_plugin("dataset", str(config["dataset"]))
     elif args.run_config:
         config = read_run_config(args.run_config).to_config()
     else:

@@ -1,4 +1,4 @@
-"""Trained models as folders that can be copied, read and used without Flower."""
+"""Trained models as folders that can be copied, read and used without a run."""
 
 from typing import TYPE_CHECKING, Any
 

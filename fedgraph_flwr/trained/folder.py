@@ -63,7 +63,8 @@ class About:
     columns : str
         What the features are, in words; "" where the config says all.
     architecture : mapping, optional
-        See ``clients.models.forms``; None if the weights cannot predict by themselves.
+        Its widths ``num_features`` and ``num_classes``; None if the weights cannot
+        predict by themselves.
     why_not : str
         Why they cannot.
     schema : str

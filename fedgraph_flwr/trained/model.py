@@ -1,4 +1,4 @@
-"""A trained model that predicts, without Flower and without a run."""
+"""A trained model that predicts, without a run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 import datasets
-from clients.models.forms import Architecture
+from clients.base import GraphClient
+from clients.job import ModelSpec
+from clients.protocols import Diffuses
 
 from ..config import RunSettings, build
 from ..data import GraphPartition, GraphSet
 from ..device import choose_device
 from ..errors import ConfigError, DataError
-from ..plugins import is_plugin, origin, split
+from ..plugins import NAMING_KEYS, is_plugin, origin, read_params, split
+from ..registry import find_method, on_data
+from ..resolve import defaults
+from ..wording import shortened
 from .folder import EMBEDDING, About, read_about, read_weights
 from .predictions import Predictions
 
@@ -38,7 +43,8 @@ class TrainedModel:
 
     about: About
     name: str
-    architecture: Architecture
+    client: type[GraphClient[Any]]
+    spec: ModelSpec[Any]
     module: nn.Module
     settings: RunSettings
     device: torch.device
@@ -162,13 +168,15 @@ class TrainedModel:
         DataError
             An output is not finite.
         """
-        with _as_in_a_run(self.settings.torch_threads):
-            data = self.architecture.collate(partition, self.device)
-            if spec := self.architecture.diffusion():
-                graphs, cache_dir = partition.graphs, self.settings.cache_dir
-                edges = datasets.load_diffusion(graphs, spec, cache_dir=cache_dir)
+        client, params = self.client, self.spec.params
+        with _as_in_a_run(self.settings.torch_threads), torch.no_grad():
+            data = client.DATA.collate(partition, self.device)
+            if getattr(client, "EMBEDS_VIEW", False) and issubclass(client, Diffuses):
+                how, cache_dir = client.diffusion(params), self.settings.cache_dir
+                graphs = partition.graphs
+                edges = datasets.load_diffusion(graphs, how, cache_dir=cache_dir)
                 data = data.with_view(edges)
-            found = self.architecture.outputs(self.module, data).cpu().numpy()
+            found = client.predict(self.module, data, params).cpu().numpy()
         found = partition.in_units(found)
         if num_bad := int((~np.isfinite(found).all(axis=1)).sum()):
             raise DataError(
@@ -198,7 +206,7 @@ class TrainedModel:
 
     def _check(self, graphs: GraphSet) -> None:
         """Refuse data whose features are others than those of the run."""
-        wanted, got = self.architecture.num_features, graphs.num_features
+        wanted, got = self.spec.num_features, graphs.num_features
         columns, now = self.about.columns, graphs.columns
         is_own = (
             self.settings.dataset == datasets.SMILES_CSV
@@ -237,33 +245,77 @@ def load_model(
     """
     path = Path(folder).expanduser()
     about = read_about(path)
-    check_plugin(str(about.config["dataset"]))
+    for key in NAMING_KEYS:
+        check_plugin(key, str(about.config[key]))
     if about.architecture is None:
         raise DataError(f"the models in {path} cannot predict: {about.why_not}")
     name, weights = read_weights(path, about, name)
-    architecture = Architecture.from_json(about.architecture)
-    where = choose_device(device)
-    if len(about.outputs) != architecture.num_classes:
-        raise DataError(
-            f"{path} names {len(about.outputs)} outputs of a model that has"
-            f" {architecture.num_classes}; copy the model folder again, whole"
-        )
     tensors = {n: torch.from_numpy(np.array(a)) for n, a in weights.items()}
-    # It says nothing of a model, and could be 0 once.
-    known = {**RunSettings.defaults(), **about.config, "checkpoint-every": 1}
-    settings = build(RunSettings, known, {})
+    where = choose_device(device)
+    try:
+        client, spec = _read_spec(about)
+        module = _fill(client, spec, tensors)
+    except (ConfigError, TypeError, ValueError, KeyError, RuntimeError) as error:
+        raise DataError(
+            f"the model in {path} cannot be built: {error}; take weights and model.json"
+            " from one and the same model folder, and use the version of this project"
+            " that wrote it"
+        ) from error
     return TrainedModel(
         about=about,
         name=name,
-        architecture=architecture,
-        module=architecture.load(tensors, where),
-        settings=replace(settings, cache_dir=cache_dir),
+        client=client,
+        spec=spec,
+        module=module.to(where).eval(),
+        settings=replace(spec.settings, cache_dir=cache_dir),
         device=where,
     )
 
 
-def check_plugin(dataset: str) -> None:
-    """Refuse a data set in a module of this machine: to import it runs its code.
+def _read_spec(about: About) -> tuple[type[GraphClient[Any]], ModelSpec[Any]]:
+    """Read what a model is built from: its run's config, and the widths of the data."""
+    config = {**defaults(), **about.config, "checkpoint-every": 1}  # once 0
+    kind, task = about.kind, str(config["task"])
+    method = on_data(find_method(str(config["method"])), kind, task)
+    own, table = dict(about.config), method.params
+    if given := str(own.get("plugin.params", "")):
+        own |= {table.key(name): v for name, v in read_params(given).items()}
+    widths, settings = about.architecture or {}, build(RunSettings, config, {})
+    num_features, num_classes = widths["num_features"], widths["num_classes"]
+    if not all(type(n) is int and n > 0 for n in (num_features, num_classes)):
+        raise ValueError(f"its widths are {shortened(widths)}")
+    client: Any = method.client
+    count = client.width(settings) if kind == EMBEDDING else num_classes
+    if len(about.outputs) != count:
+        raise ValueError(f"it names {len(about.outputs)} outputs, but has {count}")
+    spec = ModelSpec(
+        settings=settings,
+        params=build(table, {**table.defaults(), **own}, {}),
+        task=build(method.task.settings, config, {}),
+        num_features=num_features,
+        num_classes=num_classes,
+    )
+    return client, spec
+
+
+def _fill(
+    client: type[GraphClient[Any]], spec: ModelSpec[Any], tensors: dict[str, Tensor]
+) -> nn.Module:
+    """Build the model with these tensors; first without memory, to compare shapes."""
+    with torch.device("meta"):
+        named = client.build_predictor(spec).state_dict()
+    given = {n: tuple(t.shape) for n, t in tensors.items()}
+    wanted = {n: tuple(t.shape) for n, t in named.items()}
+    if odd := sorted(n for n in given | wanted if given.get(n) != wanted.get(n)):
+        found = (f"{n} {given.get(n)}, not {wanted.get(n)}" for n in odd[:3])
+        raise ValueError(f"tensors are not those of the model: {'; '.join(found)}")
+    module = client.build_predictor(spec)
+    module.load_state_dict(tensors)
+    return module
+
+
+def check_plugin(key: str, name: str) -> None:
+    """Refuse a method or data set in a module of this machine, whose code would run.
 
     A model folder may be a stranger's. This project's own modules are the user's.
 
@@ -271,13 +323,13 @@ def check_plugin(dataset: str) -> None:
     ------
     DataError
     """
-    if not is_plugin(dataset):
+    if not is_plugin(name):
         return
-    module, _ = split(dataset)
+    module, _ = split(name)
     if origin(module) is None and module not in sys.modules:
         raise DataError(
-            f"the model is of data set {dataset!r}, in a module {module!r} outside of"
-            " this project, which a model folder may not import; if you trust it, put"
+            f"the model's {key} is {name!r}, in a module {module!r} outside of this"
+            " project, which a model folder may not import; if you trust it, put"
             " it into folder plugins, or import it yourself before load_model"
         )
 

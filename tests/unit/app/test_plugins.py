@@ -179,7 +179,7 @@ def test_what_is_no_name_of_a_plug_in(write_plugin, name):
         ),
         (
             METHOD.replace("()", "(clients={GRAPH_CLASSIFICATION: GraphClient})"),
-            "client of task 'graph-classification' .*GraphClient lacks loss, scores",
+            "task 'graph-classification' .*GraphClient lacks build_model, loss, scores",
         ),
         (
             METHOD.replace("()", "(clients={'graphs': GraphClient})"),

@@ -18,8 +18,8 @@ import toys
 from safetensors.numpy import save_file
 
 import datasets
-from clients.models.forms import Architecture
-from clients.tasks.graph_embedder import EmbeddingClient
+from clients.base import GraphClient
+from clients.tasks.graph_classifier import GraphClassifierClient
 from fedgraph_flwr.errors import ConfigError, DataError, FedGraphError
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.results.warm_start import read_start
@@ -127,10 +127,19 @@ def test_shared_tensors_alone_are_refused_and_the_cure_is_named(once):
         load_model(found.path / "models")
 
 
-def test_a_client_without_architecture_is_refused_by_name():
-    spec = toys.resolved("fclg").spec(num_features=3, num_classes=2)
-    with pytest.raises(ConfigError, match=r"EmbeddingClient names no architecture.*; "):
-        EmbeddingClient.architecture(spec)
+def test_a_client_whose_class_cannot_predict_is_refused_by_name(run, monkeypatch):
+    monkeypatch.setattr(GraphClassifierClient, "WHY_NOT", GraphClient.WHY_NOT)
+    found = run("fedavg")
+    with pytest.raises(DataError, match="cannot predict: its class has no function"):
+        load_model(own_folder(found, 0))
+
+
+@pytest.mark.parametrize("method", ["norm_gin", "sage", "gat_nodes"])
+def test_models_of_plug_ins_predict(once, method):
+    data = {"dataset": "planted"} if method == "gat_nodes" else {}
+    found = once(f"examples.{method}:METHOD", **data)
+    scores = last_scores(found)
+    assert items(found, 0).score() == scores[0, found.summary["metric"]]
 
 
 def test_noisy_runs_predict_new_graphs_but_cannot_repeat_their_score(run):
@@ -222,28 +231,32 @@ DAMAGES = {
         "format is not",
     ),
     "a key is gone": (lambda f: edit(f, lambda a: a.pop("kind")), "cannot be read"),
-    "unknown form": (
-        lambda f: edit(f, lambda a: a["architecture"].update(form="os.system")),
-        "unknown form of model 'os.system'",
+    "unknown method": (
+        lambda f: edit(f, lambda a: a["config"].update(method="os.system")),
+        "cannot be built: unknown method 'os.system'",
+    ),
+    "hidden layers without end": (
+        lambda f: edit(f, lambda a: a["config"].update({"hidden-dim": 10**9})),
+        "cannot be built: hidden-dim must be an int",
     ),
     "another width": (
         lambda f: edit(f, lambda a: a["architecture"].update(num_features=9)),
         "tensors are not those of the model: pre.weight",
     ),
     "a width without end": (
-        lambda f: edit(f, lambda a: a["architecture"].update(hidden_dim=10**9)),
-        r"tensors are not those of the model: .* not \(1000000000,\)",
-    ),
-    "layers without end": (
-        lambda f: edit(f, lambda a: a["architecture"].update(num_layers=10**9)),
-        "the model has 1000000000 layers",
+        lambda f: edit(f, lambda a: a["architecture"].update(num_features=10**9)),
+        r"tensors are not those of the model: .*1000000000",
     ),
     "outputs without names": (
         lambda f: edit(f, lambda a: a.update(outputs=["a"])),
-        "names 1 outputs of a model that has 2",
+        "names 1 outputs, but has 2",
     ),
     "a module of the machine": (
         lambda f: edit(f, lambda a: a["config"].update(dataset="this:DATA")),
+        "module 'this' outside of this project, which a model folder may not import",
+    ),
+    "a method of the machine": (
+        lambda f: edit(f, lambda a: a["config"].update(method="this:METHOD")),
         "module 'this' outside of this project, which a model folder may not import",
     ),
     "brackets without end": (
@@ -259,8 +272,8 @@ DAMAGES = {
         "model .* cannot be read",
     ),
     "no architecture": (
-        lambda f: edit(f, lambda a: a["architecture"].pop("form")),
-        "architecture cannot be read",
+        lambda f: edit(f, lambda a: a["architecture"].pop("num_features")),
+        "cannot be built: 'num_features'",
     ),
 }
 
@@ -315,28 +328,20 @@ def test_a_damaged_folder_is_refused_by_name(folder, damage):
         load_model(folder)
 
 
-@pytest.mark.parametrize("much", [10**9, 10**30])
 @pytest.mark.parametrize(
-    ("form", "options"),
+    ("method", "keys"),
     [
-        ("star", ("walk_length", "max_degree")),
-        ("adafgl", ("hops", "width")),
+        ("fedstar", {"fedstar.walk-length": 10**4, "fedstar.max-degree": 10**4}),
+        ("adafgl", {"adafgl.hops": 100, "adafgl.width": 10**4}),
     ],
 )
-def test_a_model_without_end_is_refused_before_it_takes_memory(form, options, much):
-    values = {**dict.fromkeys(options, much), "beta": 0.2, "threshold": 0.5}
-    asked = Architecture(
-        form=form,
-        num_features=4,
-        num_classes=2,
-        hidden_dim=8,
-        num_layers=2,
-        dropout=0.0,
-        options=values,
-    )
-    few = {str(i): torch.zeros(1) for i in range(9)}
+def test_a_model_of_other_sizes_is_refused_before_it_takes_memory(
+    once, tmp_path, method, keys
+):
+    shutil.copytree(own_folder(once(method), 0), tmp_path / "copied")
+    edit(tmp_path / "copied", lambda a: a["config"].update(keys))
     with pytest.raises(DataError, match="same model folder"):
-        asked.load(few, torch.device("cpu"))
+        load_model(tmp_path / "copied")
 
 
 def test_data_of_other_features_are_refused(folder, monkeypatch):
