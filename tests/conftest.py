@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 import datasets
 from fedgraph_flwr import embedding_scores, loaded, plugins, server_app
 from fedgraph_flwr.results import provenance
-from simulations.contract.lab import Lab
+from simulations.tiny_runs import Lab
 
 OWN_PACKAGES = {"clients", "datasets", "fedgraph_flwr", "simulations", "strategies"}
 

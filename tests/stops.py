@@ -10,7 +10,7 @@ import toys
 from fedgraph_flwr.errors import (
     StorageError,
 )
-from simulations.contract.faults import Killed, killed_at_checkpoint
+from simulations.contract import Killed, killed_at_checkpoint
 
 ROUNDS = {"num-server-rounds": 5}
 

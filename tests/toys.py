@@ -20,7 +20,7 @@ import torch
 from flwr.app import Error, Message
 from forks import warm_context
 
-from clients.base import GraphClient
+from clients.base import GraphClient, start_of
 from clients.graphs.batching import Batch, CollatedGraphs
 from clients.graphs.noisy_structure import NoisyStructure
 from clients.graphs.noisy_view import NoisyView
@@ -35,30 +35,34 @@ from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.wire import Parcel, select, unpack, with_prefix
-from simulations.contract.data import (  # noqa: F401  as toys.NAME
+from simulations.forks import warm_context
+from simulations.inline import InlineGrid
+from simulations.tiny_runs import (  # noqa: F401  as toys.NAME
+    TINY,
+    Run,
     federation,
     make_node_partition,
     make_partition,
     make_whole_graph,
+    own,
     random_graphs,
+    row,
+    tiny,
     with_tasks,
 )
-from simulations.contract.lab import (  # noqa: F401
-    TINY,
-    Run,
-    has_buffers,
-    own,
-    row,
-    shared_keys,
-    tiny,
-)
-from simulations.inline import InlineGrid
 from strategies.report import ClientInfo
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 CPU = torch.device("cpu")
+
+
+def shared_keys(method: str) -> list[str]:
+    """Names of the shared tensors of a method's toy model."""
+    run = resolve({**defaults(), **tiny(method)})
+    spec = run.spec(num_features=4, num_classes=2)
+    return list(start_of(run.method.client, spec).shared)
 
 
 def smiles_to_graph(smiles: str) -> tuple[np.ndarray, np.ndarray]:

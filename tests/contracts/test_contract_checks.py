@@ -4,36 +4,47 @@ from __future__ import annotations
 
 import pytest
 
-from simulations.contract import __main__ as command
-from simulations.contract import checks
-from simulations.contract.checks import CHECKS, Broken
+from simulations import contract
+from simulations.contract import CHECKS, Broken
 
 RIGHT = "broken_methods:RIGHT"
 BROKEN = [
-    ("OVERFLOWS", checks.completes, "array .* holds NaN or infinity"),
-    ("REMEMBERS", checks.completes, "has no attribute 'before'"),
-    ("DRAWS", checks.same_seed_same_bytes, "other weights: .* generator of torch;"),
-    ("COUNTS", checks.same_seed_same_bytes, "other weights: something outlives a run"),
-    ("COUNTS", checks.same_bytes_in_any_process, "kept on a class or in the module"),
-    ("RESTLESS", checks.rests_at_rate_zero, "learning-rate 0, round 2 changes weights"),
-    ("ROUNDS", checks.learns, "after 3 rounds, model global is what it was: step"),
-    ("PEEKS", checks.learns_from_no_test_label, "test items give other weights: it tr"),
-    ("HEAVY", checks.resumes_exactly, "stops after round 2 goes on to other weights"),
-    ("HEAVY", checks.resumes_after_a_kill, "killed after round 3 goes on to other"),
-    ("FORGETS", checks.resumes_exactly, r"restore\(\) of Forgets must hold speed$"),
+    ("OVERFLOWS", contract.completes, "array .* holds NaN or infinity"),
+    ("REMEMBERS", contract.completes, "has no attribute 'before'"),
+    ("DRAWS", contract.same_seed_same_bytes, "other weights: .* generator of torch;"),
+    (
+        "COUNTS",
+        contract.same_seed_same_bytes,
+        "other weights: something outlives a run",
+    ),
+    ("COUNTS", contract.same_bytes_in_any_process, "kept on a class or in the module"),
+    (
+        "RESTLESS",
+        contract.rests_at_rate_zero,
+        "learning-rate 0, round 2 changes weights",
+    ),
+    ("ROUNDS", contract.learns, "after 3 rounds, model global is what it was: step"),
+    (
+        "PEEKS",
+        contract.learns_from_no_test_label,
+        "test items give other weights: it tr",
+    ),
+    ("HEAVY", contract.resumes_exactly, "stops after round 2 goes on to other weights"),
+    ("HEAVY", contract.resumes_after_a_kill, "killed after round 3 goes on to other"),
+    ("FORGETS", contract.resumes_exactly, r"restore\(\) of Forgets must hold speed$"),
     (
         "FRAGILE",
-        checks.survives_a_failed_client,
+        contract.survives_a_failed_client,
         "failed client of three stops .*KeyError",
     ),
     (
         "TRIMS",
-        checks.survives_a_failed_client,
+        contract.survives_a_failed_client,
         "strategy's model 'global' after round 2: array 'convs.*' holds NaN or infinity"
         r"; step\(\) of Trims had 2 replies of 3",
     ),
-    ("LEAKS", checks.protects_updates, "array shared/.* of client 0 depends on"),
-    ("TELLS", checks.completes, "facts are .'zeros'., expected"),
+    ("LEAKS", contract.protects_updates, "array shared/.* of client 0 depends on"),
+    ("TELLS", contract.completes, "facts are .'zeros'., expected"),
 ]
 
 
@@ -50,7 +61,7 @@ def test_the_same_check_passes_a_method_that_is_not_broken(lab, check):
 
 
 def test_the_command_stops_at_a_method_that_does_not_run(capsys):
-    assert command.main(["broken_methods:OVERFLOWS"]) == 1
+    assert contract.main(["broken_methods:OVERFLOWS"]) == 1
     told = " ".join(capsys.readouterr().out.split())
     assert "runs BROKEN trains without a failure" in told
     assert "holds NaN or infinity" in told
@@ -70,12 +81,12 @@ def test_the_command_stops_at_a_method_that_does_not_run(capsys):
     ],
 )
 def test_what_cannot_be_looked_at_exits_with_2(arguments, words, capsys):
-    assert command.main(arguments) == 2
+    assert contract.main(arguments) == 2
     assert words in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_example_of_step_survives_few_replies(lab):
-    assert checks.survives_a_failed_client(lab, "examples.trimmed:METHOD") is None
+    assert contract.survives_a_failed_client(lab, "examples.trimmed:METHOD") is None
 
 
 @pytest.mark.slow
@@ -91,7 +102,7 @@ def test_the_example_of_step_survives_few_replies(lab):
     ],
 )
 def test_the_command_finds_nothing_at_an_example(example, tasks, capsys):
-    assert command.main([f"examples.{example}:METHOD"]) == 0
+    assert contract.main([f"examples.{example}:METHOD"]) == 0
     told = capsys.readouterr().out
     assert told.count(" holds ") == tasks * len(CHECKS)
     assert "BROKEN" not in told
@@ -99,8 +110,8 @@ def test_the_command_finds_nothing_at_an_example(example, tasks, capsys):
 
 def test_the_command_names_what_is_broken_and_goes_on(monkeypatch, capsys):
     few = [c for c in CHECKS if c.name in ("runs", "privacy", "bytes")]
-    monkeypatch.setattr(command, "CHECKS", few)
-    assert command.main(["broken_methods:LEAKS"]) == 1
+    monkeypatch.setattr(contract, "CHECKS", few)
+    assert contract.main(["broken_methods:LEAKS"]) == 1
     told = " ".join(capsys.readouterr().out.split())
     assert "bytes holds every byte is counted" in told
     assert "privacy BROKEN update-clip lets only noisy updates out" in told

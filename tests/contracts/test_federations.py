@@ -20,7 +20,7 @@ from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.wire import unpack
-from simulations.contract.faults import failing_client
+from simulations.contract import failing_client
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
 

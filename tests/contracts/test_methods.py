@@ -22,7 +22,7 @@ from fedgraph_flwr.tasks import (
     NODE_CLASSIFICATION,
 )
 from fedgraph_flwr.wire import TRAIN_LOSS, Parcel
-from simulations.contract import checks
+from simulations import contract
 
 ALL = pytest.mark.parametrize("method", toys.CASES)
 ONE_PER_STRATEGY = one_per_strategy(toys.CASES)
@@ -44,28 +44,28 @@ ALONE = [
 
 @ALL
 def test_defaults_build_and_survive_the_round_trip_through_the_config(lab, method):
-    checks.keeps_settings(lab, method)
+    contract.keeps_settings(lab, method)
 
 
 @ALL
 def test_the_same_seed_gives_the_same_bytes_on_any_nodes(lab, method):
-    checks.same_bytes_on_any_nodes(lab, method)
+    contract.same_bytes_on_any_nodes(lab, method)
 
 
 @pytest.mark.slow
 @ALL
 def test_the_same_seed_gives_the_same_bytes_again(lab, method):
-    checks.same_seed_same_bytes(lab, method)
+    contract.same_seed_same_bytes(lab, method)
 
 
 @ONE_PER_STRATEGY
 def test_training_changes_every_model(lab, method):
-    checks.learns(lab, method)
+    contract.learns(lab, method)
 
 
 @ALL
 def test_labels_of_test_items_change_no_weights(lab, method):
-    checks.learns_from_no_test_label(lab, method)
+    contract.learns_from_no_test_label(lab, method)
 
 
 @pytest.mark.parametrize("method", MEASURED)
@@ -93,7 +93,7 @@ def test_dropout_is_of_training_alone(tmp_path, method):
 
 @ONE_PER_STRATEGY
 def test_another_seed_gives_other_bytes(lab, method):
-    checks.other_seed_other_bytes(lab, method)
+    contract.other_seed_other_bytes(lab, method)
 
 
 def test_a_node_config_that_names_clients_gives_the_same_bytes(run, once):
@@ -103,7 +103,7 @@ def test_a_node_config_that_names_clients_gives_the_same_bytes(run, once):
 
 @ONE_PER_STRATEGY
 def test_learning_rate_zero_changes_nothing(lab, method):
-    checks.rests_at_rate_zero(lab, method)
+    contract.rests_at_rate_zero(lab, method)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_identical_clients_give_that_client_back(run, toy_data, method):
 @pytest.mark.slow
 @pytest.mark.parametrize("stop_after", [1, 2])
 def test_resuming_equals_never_stopping(lab, method, stop_after):
-    checks.resumes_exactly(lab, method, stop_after=stop_after)
+    contract.resumes_exactly(lab, method, stop_after=stop_after)
 
 
 def test_resuming_with_another_learning_rate_is_refused_by_name(run):
@@ -179,12 +179,12 @@ def test_resuming_from_a_folder_that_is_no_results_folder_is_refused(run, tmp_pa
 
 @ONE_PER_STRATEGY
 def test_a_failed_client_is_named_counted_and_survived(lab, method):
-    checks.survives_a_failed_client(lab, method)
+    contract.survives_a_failed_client(lab, method)
 
 
 @ONE_PER_STRATEGY
 def test_too_few_replies_stop_the_run_and_keep_what_was_computed(lab, method):
-    checks.stops_with_too_few_replies(lab, method)
+    contract.stops_with_too_few_replies(lab, method)
 
 
 @ALL
@@ -241,7 +241,7 @@ def test_one_client_alone_is_self_train(run, method, partner):
 
 @ALL
 def test_every_evaluation_is_recorded(lab, method):
-    checks.completes(lab, method)
+    contract.completes(lab, method)
     finished, task = lab.once(method), toys.row(method).task
     seen = finished.values()
     final = finished.summary["final"]["per_client"]
@@ -262,7 +262,7 @@ def test_trained_models_are_measured_too(once, method):
 
 @ALL
 def test_bytes_in_the_summary_are_those_of_the_ledger(lab, method):
-    checks.counts_bytes(lab, method)
+    contract.counts_bytes(lab, method)
 
 
 def test_gcfl_splits_show_in_clusters_and_summary(run):

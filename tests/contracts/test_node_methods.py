@@ -14,8 +14,8 @@ from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import resolve
 from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.tasks import NODE_CLASSIFICATION
-from simulations.contract.lab import OF_TASK
 from simulations.inline import InlineGrid
+from simulations.tiny_runs import OF_TASK
 
 NODES = {
     **OF_TASK[NODE_CLASSIFICATION.name],

@@ -23,8 +23,8 @@ from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results import folder, provenance
 from fedgraph_flwr.results.folder import RunFolder
 from fedgraph_flwr.trained.folder import read_about
-from simulations.contract import checks
-from simulations.contract.faults import Killed, killed_at_checkpoint
+from simulations import contract
+from simulations.contract import Killed, killed_at_checkpoint
 from simulations.run import main as run_command
 
 NODES = "fedavg node-classification"
@@ -35,7 +35,7 @@ NODES = "fedavg node-classification"
 @one_per_strategy(toys.CASES, also=["moon", "fclg", "fgcl", "fedavg multi-task"])
 @pytest.mark.parametrize("at", mostly_slow([1, 2], fast=[2]))
 def test_a_server_killed_before_a_checkpoint(lab, method, at):
-    checks.resumes_after_a_kill(lab, method, at=at, num_rounds=3)
+    contract.resumes_after_a_kill(lab, method, at=at, num_rounds=3)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedstar", "spreadgnn", "local"])

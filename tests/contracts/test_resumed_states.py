@@ -25,7 +25,7 @@ from fedgraph_flwr.errors import (
 )
 from fedgraph_flwr.results.folder import RunFolder
 from fedgraph_flwr.results.reader import load_summary
-from simulations.contract.faults import Killed, killed_at_checkpoint
+from simulations.contract import Killed, killed_at_checkpoint
 from simulations.inline import InlineGrid
 
 # A round counts for both sides or for neither --------------------------------------

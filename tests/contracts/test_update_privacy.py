@@ -14,8 +14,8 @@ from matrix import one_per_strategy
 
 from clients.privacy.gaussian import epsilon_of
 from fedgraph_flwr.errors import ConfigError
-from simulations.contract import checks
-from simulations.contract.privacy import NOISY
+from simulations import contract
+from simulations.contract import NOISY
 
 OPTIONS = {"fgcl": {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0}}
 SENDS_NOTHING = {m for m in toys.CASES if not toys.row(m).client.SENDS_UPDATES}
@@ -28,7 +28,7 @@ def noisy(method):
 
 @one_per_strategy(ALLOWED, also=["moon", "infograph"])
 def test_nothing_but_noisy_updates_tells_the_data(lab, method):
-    words = checks.protects_updates(lab, method, **OPTIONS.get(method, {}))
+    words = contract.protects_updates(lab, method, **OPTIONS.get(method, {}))
     assert words is None, "the setting is refused"
 
 

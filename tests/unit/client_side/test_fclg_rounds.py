@@ -25,7 +25,7 @@ from fedgraph_flwr import client_app, embedding_scores
 from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError
 from fedgraph_flwr.results import selection
 from fedgraph_flwr.wire import unpack
-from simulations.contract.faults import failing_client
+from simulations.contract import failing_client
 from strategies.fedavg import FedAvg
 
 ALONE = "local graph-embedding"

@@ -29,7 +29,7 @@ from fedgraph_flwr.results.folder import RunFolder
 from fedgraph_flwr.results.task_relations import SOURCES, read_covariances, read_rounds
 from fedgraph_flwr.wire import Parcel, pack, record_sizes, unpack
 from simulations import figures
-from simulations.contract.faults import Killed
+from simulations.contract import Killed
 from simulations.inline import InlineGrid
 from strategies.spreadgnn import SpreadGNN, make_topology
 

@@ -6,7 +6,7 @@ import sys
 
 from fedgraph_flwr.tasks import NODE_CLASSIFICATION
 from simulations import node_statistics, relatedness
-from simulations.contract.lab import OF_TASK
+from simulations.tiny_runs import OF_TASK
 
 PLANTED = OF_TASK[NODE_CLASSIFICATION.name]
 

@@ -1,0 +1,650 @@
+"""Say what holds of a method: ``python -m simulations.contract my_module:METHOD``.
+
+Each check is a function of a laboratory and a case. It raises :class:`Broken`, which
+says in words what does not hold. The command exits with 0 if everything holds, 1 if
+something does not, 2 if the method could not be looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import logging
+import math
+import random
+import sys
+import tempfile
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+from flwr.app import Message
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.markup import escape
+
+import datasets
+from clients.base import GraphClient
+from clients.privacy.site import PrivateSite
+from fedgraph_flwr import client_app, plugins
+from fedgraph_flwr.command import command
+from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.data import GraphPartition
+from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr.registry import find_method
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.folder import RunFolder
+from fedgraph_flwr.results.reader import ROUNDS, load_summary
+from fedgraph_flwr.tasks import GRAPH_EMBEDDING
+from fedgraph_flwr.wire import (
+    COUNT,
+    EVAL,
+    SERVER_ROUND,
+    TIMING,
+    WEIGHTS_HASH,
+    Parcel,
+    pack,
+)
+from strategies.base import AbstractGraphStrategy
+
+from .inline import InlineGrid
+from .run import add_settings
+from .tiny_runs import (
+    Lab,
+    Run,
+    federation,
+    make_whole_graph,
+    own,
+    random_graphs,
+    row,
+)
+
+REASON = "ValueError: disk full"
+STILL: Mapping[str, Any] = {"learning-rate": 0.0, "weight-decay": 0.0}
+_HALF: Mapping[str, Any] = {"min-fit-replies": 0.5}
+NOISY: Mapping[str, Any] = {
+    "privacy.update-clip": 0.5,
+    "privacy.update-noise": 3.0,
+    "num-server-rounds": 2,
+}
+# Sent exactly, as docs/privacy.md says: scores and losses with the counts that they are
+# means over, how long it took, and the hash of the model that was scored last.
+EXACT = (EVAL, COUNT, *TIMING)  # metrics; of facts, WEIGHTS_HASH
+_WIDTH = 88
+console = Console(highlight=False, soft_wrap=True)
+
+
+class Broken(Exception):
+    """A method does not keep what every method must keep."""
+
+
+# What is done to a run -------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """An exception in place of a signal, which no handler catches."""
+
+
+@contextmanager
+def killed_at_checkpoint(
+    server_round: int, error: BaseException | None = None
+) -> Iterator[None]:
+    """Stop the server before it writes a checkpoint; clients are a round further."""
+    write = RunFolder.checkpoint
+
+    def stop(self: RunFolder, strategy: AbstractGraphStrategy) -> None:
+        if self.so_far.last_round == server_round:
+            raise error or Killed
+        write(self, strategy)
+
+    finish = RunFolder.finish if error else lambda *_, **__: {}  # a killed server's
+    with (
+        mock.patch.object(RunFolder, "checkpoint", stop),
+        mock.patch.object(RunFolder, "finish", finish),
+    ):
+        yield
+
+
+@contextmanager
+def failing_client(client: int = 1, server_round: int = 2) -> Iterator[None]:
+    """Let a client raise when it trains in a round."""
+    train = GraphClient.train
+
+    def fail(self: GraphClient[Any], parcel: Any, header: Any) -> Any:
+        if (self.job.client_id, header[SERVER_ROUND]) == (client, server_round):
+            raise ValueError("disk full")
+        return train(self, parcel, header)
+
+    with mock.patch.object(GraphClient, "train", fail):
+        yield
+
+
+def _forget(case: str) -> None:
+    """Unload the plug-in of a case, as if another process went on."""
+    name = case.partition(" ")[0]
+    if plugins.is_plugin(name):
+        plugins.forget(plugins.split(name)[0])
+
+
+@contextmanager
+def _other_global_generators() -> Iterator[list[str]]:
+    """Seed all global generators differently; name at the end which were used."""
+    touched: list[str] = []
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    random.seed(5)
+    np.random.seed(5)  # noqa: NPY002  the global one is meant
+    torch.manual_seed(5)
+    put = _generators()
+    try:
+        yield touched
+    finally:
+        touched += [name for name, state in _generators().items() if state != put[name]]
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        torch.set_rng_state(before[2])
+
+
+def _generators() -> dict[str, Any]:
+    legacy = np.random.get_state()  # noqa: NPY002
+    return {
+        "Python's random": random.getstate(),
+        "NumPy": [np.asarray(part).tolist() for part in legacy],
+        "torch": torch.get_rng_state().tolist(),
+    }
+
+
+# Checks ----------------------------------------------------------------------------
+
+
+def completes(lab: Lab, case: str) -> str | None:
+    """Train without a failure, with every score finite and on record."""
+    try:
+        finished = lab.once(case)
+    except ConfigError:
+        raise
+    except FedGraphError as error:
+        raise Broken(f"a plain run stops: {error}") from error
+    if failures := finished.summary["failures"]:
+        f = failures[0]
+        raise Broken(f"client {f['client']} fails in round {f['round']}: {f['reason']}")
+    seen, task = finished.values(), row(case).task
+    # Round 0 is the common start; embeddings are evaluated after chosen rounds.
+    measured = (0, 3) if task is GRAPH_EMBEDDING else (0, 1, 2, 3)
+    wanted = [
+        (str(r), c, split, "post_aggregation", task.metric)
+        for r in measured
+        for c in "012"
+        for split in task.splits
+    ]
+    wanted += [(r, c, "train", "post_training", "loss") for r in "123" for c in "012"]
+    for key in wanted:
+        where = f"{key[4]} of client {key[1]} on {key[2]}, round {key[0]}, {key[3]}"
+        if key not in seen:
+            raise Broken(f"scores() gives no {where}")
+        if not math.isfinite(seen[key]):
+            raise Broken(f"{where} is {seen[key]}")
+    for name, model in finished.models.items():
+        for array, values in model.items():
+            if not np.isfinite(values).all():
+                raise Broken(f"{array} of model {name} holds NaN or infinity")
+    return None
+
+
+def keeps_settings(lab: Lab, case: str) -> str | None:
+    """Resolve settings, write them down, and read the same again."""
+    first = resolve({**defaults(), **own(case), **lab.settings})
+    again = resolve({**defaults(), **first.to_config()})
+    if again.to_config() != first.to_config():
+        raise Broken("settings that were written to config.json are read otherwise")
+    return None
+
+
+def same_seed_same_bytes(lab: Lab, case: str) -> str | None:
+    """Repeat the bytes of a seed, whatever global generators hold."""
+    first = lab.once(case)
+    with _other_global_generators() as touched:
+        again = lab.run(case)
+    which = " and ".join(touched)
+    cure = (
+        "; draw from the generator that loss() is given, or from one made by"
+        " fedgraph_flwr.seeding.derive_seed(seed, client, round, purpose); new layers"
+        " of a model: in `with seeded(spec):`, as examples/sage.py does"
+    )
+    if how := _differ(first, again):
+        why = "something outlives a run: a global, a class attribute, a clock, an order"
+        why += " of sets"
+        if which:
+            why = f"it draws from the global generator of {which}{cure}"
+        raise Broken(f"the same seed gives {how}: {why}")
+    if touched:
+        raise Broken(f"the global generator of {which} is moved{cure}")
+    return None
+
+
+def other_seed_other_bytes(lab: Lab, case: str) -> str | None:
+    """Give other weights for another seed."""
+    if lab.run(case, seed=11).sha == lab.once(case).sha:
+        raise Broken("seeds 10 and 11 give the same weights: the seed is not read")
+    return None
+
+
+def same_bytes_on_any_nodes(lab: Lab, case: str) -> str | None:
+    """Give the same bytes however clients are spread over nodes."""
+    if how := _differ(lab.once(case), lab.run(case, nodes=3)):
+        raise Broken(f"3 nodes instead of one give {how}: clients share something")
+    return None
+
+
+def same_bytes_in_any_process(lab: Lab, case: str) -> str | None:
+    """Give the same bytes if a process serves one message only, and replies mix.
+
+    The module of a plug-in is loaded anew for every message, as at a site.
+    """
+    once = lab.once(case)
+    deliver, pull = InlineGrid.deliver, InlineGrid.pull_messages
+
+    def alone(self: InlineGrid, message: Message) -> Message:
+        _forget(case)
+        return deliver(self, message)
+
+    def turned(self: InlineGrid, ids: Any) -> list[Message]:
+        return list(pull(self, ids))[::-1]
+
+    try:
+        with (
+            mock.patch.object(InlineGrid, "deliver", alone),
+            mock.patch.object(InlineGrid, "pull_messages", turned),
+        ):
+            how = _differ(once, lab.run(case, nodes=3))
+    except FedGraphError as error:
+        raise Broken(
+            f"with a process of its own for every message the run stops: {error}"
+        ) from error
+    if how:
+        raise Broken(
+            f"a process of its own for every message gives {how}: something is kept on"
+            " a class or in the module; keep it by extra_state() or in the strategy's"
+            " state()"
+        )
+    return None
+
+
+def rests_at_rate_zero(lab: Lab, case: str) -> str | None:
+    """Leave weights as they are if nothing is learned."""
+    short, long = (lab.run(case, **STILL, **_rounds(n)) for n in (1, 2))
+    one, other = (next(iter(run.models.values()), {}) for run in (short, long))
+    # Buffers are statistics of the data, and not of the training.
+    own = [n for n in one if "running_" not in n and "num_batches" not in n]
+    moved = [n for n in own if not np.array_equal(one[n], other[n])]
+    if moved or (len(own) == len(one) and long.sha != short.sha):
+        names = f": {', '.join(moved)}" if moved else ""
+        raise Broken(f"with learning-rate 0, round 2 changes weights{names}")
+    return None
+
+
+def learns(lab: Lab, case: str) -> str | None:
+    """Train models that are not those of a run in which nothing is learned."""
+    start = lab.run(case, **STILL, **_rounds(1)).models
+    for name, model in lab.once(case).models.items():
+        old = start.get(name, {})
+        if all(n in old and np.array_equal(old[n], a) for n, a in model.items()):
+            raise Broken(
+                f"after 3 rounds, model {name} is what it was: step() sets no new"
+                " model, weight() is 0 for all clients, or clients train no epoch"
+            )
+    return None
+
+
+def learns_from_no_test_label(lab: Lab, case: str) -> str | None:
+    """Train the same weights whatever the labels of test items are."""
+    load = datasets.load_partition
+
+    def other(settings: RunSettings, client: int) -> GraphPartition:
+        partition = load(settings, client)
+        graphs, test = partition.graphs, partition.test
+        y, old = graphs.y.copy(), graphs.y[test]
+        y[test] = 1 - old if graphs.has_tasks else (old + 1) % graphs.num_classes
+        return replace(partition, graphs=replace(graphs, y=y), data_hash="")
+
+    once = lab.once(case)
+    with mock.patch("datasets.load_partition", other):
+        found = lab.run(case)
+    if found.sha != once.sha:
+        raise Broken(
+            "other labels of test items give other weights: it trains on them; a graph"
+            " whose nodes are classified holds the labels of all, and loss() is to read"
+            " those of batch.train alone"
+        )
+    return None
+
+
+def resumes_exactly(lab: Lab, case: str, *, stop_after: int = 2) -> str | None:
+    """Continue a finished run as if more rounds had been planned at once."""
+    whole = lab.once(case, **_rounds(4))
+    part = lab.run(case, **_rounds(stop_after))
+    resumed = _resume(lab, case, part, **_rounds(4))
+    if resumed.path != part.path:
+        raise Broken("a resumed run has a folder of its own")
+    if resumed.summary["resumed_from_round"] != stop_after:
+        raise Broken(f"a run of {stop_after} rounds is not resumed from its last")
+    _check_resumed(whole, resumed, f"a run that stops after round {stop_after}")
+    if resumed.summary["bytes_up"] != whole.summary["bytes_up"]:
+        raise Broken("a resumed run forgets the bytes that were sent before it")
+    return None
+
+
+def resumes_after_a_kill(
+    lab: Lab, case: str, *, at: int = 3, num_rounds: int = 5
+) -> str | None:
+    """Continue a run whose server died while clients were a round further."""
+    rounds = _rounds(num_rounds)
+    whole = lab.once(case, **rounds)
+    root = Path(tempfile.mkdtemp(dir=lab.root))
+    places: dict[str, Any] = {
+        f"{what}-dir": str(root / what) for what in ("results", "state")
+    }
+    with killed_at_checkpoint(at):
+        try:
+            lab.run(case, **rounds, **places)
+        except Killed:
+            pass
+        else:
+            raise Broken(f"the run ends before round {at}")
+    (path,) = (root / "results").iterdir()
+    resumed = _resume(lab, case, Run(path, {**rounds, **places}), **rounds)
+    _check_resumed(whole, resumed, f"a run that is killed after round {at}")
+    if failures := resumed.summary["failures"]:
+        raise Broken(f"a run that is resumed after a kill counts failures: {failures}")
+    return None
+
+
+def survives_a_failed_client(lab: Lab, case: str) -> str | None:
+    """Name and count a client that fails, and go on without it."""
+    try:
+        with failing_client():
+            survived = lab.run(case, **_HALF).summary
+    except Exception as error:  # whatever a method makes of a missing reply
+        why = f"{type(error).__name__}: {error}"
+        raise Broken(f"one failed client of three stops the run: {why}") from error
+    expected = [{"round": 2, "client": 1, "reason": REASON}]
+    if survived["status"] != "completed" or survived["failures"] != expected:
+        raise Broken(
+            f"one failure in round 2 is recorded as {survived['failures']}, the run as"
+            f" {survived['status']}"
+        )
+    if len(survived["final"]["per_client"]) != 3:
+        raise Broken("a client that failed once has no score at the end")
+    return None
+
+
+def stops_with_too_few_replies(lab: Lab, case: str) -> str | None:
+    """Stop if too few clients reply, by name, and keep what was computed."""
+    root = Path(tempfile.mkdtemp(dir=lab.root))
+    where: dict[str, Any] = {"results-dir": str(root)}
+    try:
+        with failing_client():
+            lab.run(case, **where)
+    except RunFailedError as error:
+        words = str(error)
+    else:
+        raise Broken("a failed client does not stop a run that needs all")
+    if f"client 1: {REASON}" not in words or "min-fit-replies = 1 needs 3" not in words:
+        raise Broken(f"the error does not name client, reason and setting: {words}")
+    (folder,) = root.iterdir()
+    summary = load_summary(folder)
+    found = summary["status"], summary["rounds"], REASON in summary["error"]
+    if found != ("failed", 1, True):
+        raise Broken(f"the summary of a failed run says {found}")
+    if "\n1,0,train,post_training,loss," not in (folder / ROUNDS).read_text():
+        raise Broken("scores of rounds before the failure are lost")
+    return None
+
+
+def counts_bytes(lab: Lab, case: str) -> str | None:
+    """Count every byte that travels, and say how many are sent."""
+    summary, ledger = (run := lab.once(case)).summary, run.ledger
+    for way, key in (("up", "bytes_up"), ("down", "bytes_down")):
+        total = sum(int(r["bytes"]) for r in ledger if r["direction"] == way)
+        if not summary[key] == total > 0:
+            raise Broken(f"{key} is {summary[key]}, the ledger says {total}")
+    arrays = [r for r in ledger if (r["direction"], r["record"]) == ("up", "arrays")]
+    sent = sorted({int(r["bytes"]) for r in arrays if r["round"] != "0"} or {0})
+    ends = dict.fromkeys(f"{size:,}" for size in (sent[0], sent[-1]))
+    return f"arrays of {' to '.join(ends)} bytes a round and client"
+
+
+def protects_updates(lab: Lab, case: str, **options: Any) -> str | None:
+    """Send nothing but noisy updates, or refuse ``privacy.update-clip``."""
+    protected = {**own(case), **lab.settings, "privacy.update-clip": 0.5, **options}
+    try:
+        resolve({**defaults(), **protected})
+    except FedGraphError as error:
+        return f"refused, which is allowed: {error}"
+    try:
+        ours, theirs = (
+            _what_leaves(lab, case, load, **options)
+            for load in (federation, _other_federation)
+        )
+    except FedGraphError as error:
+        raise Broken(f"a run with privacy.update-clip stops: {error}") from error
+    if ours.scores == theirs.scores:
+        raise Broken("two worlds with other data are one: scores are equal")
+    if what := _first_difference(ours.sent, theirs.sent):
+        raise Broken(
+            f"with privacy.update-clip, {what} depends on a client's data beside its"
+            " noisy update; send what uplink() is given, or refuse the setting in"
+            " Settings.check()"
+        )
+    return None
+
+
+class Check(NamedTuple):
+    """One check: a word for it, what holds if it passes, and the function."""
+
+    name: str
+    holds: str
+    function: Callable[[Lab, str], str | None]
+
+
+CHECKS = (
+    Check("runs", "trains without a failure; every score is on record", completes),
+    Check("settings", "settings are read back as they were written", keeps_settings),
+    Check("seeds", "a seed gives the same bytes again", same_seed_same_bytes),
+    Check("seeds", "another seed gives other bytes", other_seed_other_bytes),
+    Check("nodes", "three nodes give the bytes of one", same_bytes_on_any_nodes),
+    Check("nodes", "so does a process for each message", same_bytes_in_any_process),
+    Check("rest", "learning rate 0 changes nothing", rests_at_rate_zero),
+    Check("learns", "training changes every model", learns),
+    Check(
+        "splits", "labels of test items change no weights", learns_from_no_test_label
+    ),
+    Check("resume", "a longer run goes on exactly", resumes_exactly),
+    Check("resume", "so does a run that was killed", resumes_after_a_kill),
+    Check(
+        "failures", "a failed client is named, others go on", survives_a_failed_client
+    ),
+    Check("failures", "too few replies stop the run", stops_with_too_few_replies),
+    Check("bytes", "every byte is counted", counts_bytes),
+    Check("privacy", "update-clip lets only noisy updates out", protects_updates),
+)
+
+
+def _differ(one: Run, other: Run) -> str:
+    """Say in which way two runs differ; "" if they do not."""
+    if one.sha != other.sha:
+        return "other weights"
+    return "other scores" if one.rounds != other.rounds else ""
+
+
+def _rounds(count: int) -> dict[str, Any]:
+    return {"num-server-rounds": count}
+
+
+def _resume(lab: Lab, case: str, part: Run, **overrides: Any) -> Run:
+    _forget(case)
+    kept: dict[str, Any] = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
+    try:
+        return lab.run(case, **{**kept, "resume": str(part.path), **overrides})
+    except Exception as error:
+        words = f"a run cannot be resumed: {type(error).__name__}: {error}"
+        if isinstance(error, AttributeError):
+            owner = type(error.obj).__name__
+            words += f"; state() and restore() of {owner} must hold {error.name}"
+        raise Broken(words) from error
+
+
+def _check_resumed(whole: Run, resumed: Run, what: str) -> None:
+    how = _differ(whole, resumed)
+    if not how and resumed.clusters != whole.clusters:
+        how = "other clusters"
+    if how:
+        raise Broken(
+            f"{what} goes on to {how} than without the stop: state() and restore() of"
+            " the strategy, or private_keys() and extra_state() of the client, forget"
+            " something"
+        )
+
+
+# Two worlds: other data at every client, and the same noisy updates. Whatever differs
+# between what leaves the clients of the two has gone around the mechanism that protects
+# updates.
+
+
+class _Leaving(NamedTuple):
+    """Everything that left the clients of one world, by name, and its scores."""
+
+    sent: list[tuple[str, object]]
+    scores: list[dict[str, Any]]
+
+
+def _other_federation(settings: RunSettings, client_id: int) -> GraphPartition:
+    """Make as many graphs or nodes as :func:`federation`, with other content."""
+    own, seed = federation(settings, client_id), 50 + client_id
+    if len(own.graphs) == 1:  # whose nodes are classified
+        graphs = make_whole_graph(own.graphs.num_nodes, seed=seed)
+    else:
+        graphs = random_graphs(len(own.graphs), seed=seed)
+    y = own.graphs.y.copy()
+    y[: len(y) // 2] = y[0]
+    return replace(own, graphs=replace(graphs, name=own.graphs.name, y=y))
+
+
+def _what_leaves(lab: Lab, case: str, load: Any, **options: Any) -> _Leaving:
+    """Run a case with noisy updates that are given, and note all that is sent."""
+    found = _Leaving([], [])
+    charge = PrivateSite.noisy_update
+
+    def packed(parcels: Mapping[int, Parcel], *header: Any) -> Any:
+        for client, parcel in parcels.items():
+            metrics, facts = parcel.metrics.items(), parcel.facts.items()
+            sent: list[tuple[str, object]] = [("the error", parcel.error)]
+            sent += [(f"metric {k}", v) for k, v in metrics if not k.startswith(EXACT)]
+            sent += [(f"fact {k}", v) for k, v in facts if k != WEIGHTS_HASH]
+            for arrays in (parcel.arrays, parcel.evaluation):
+                sent += [(f"array {k}", a.tobytes()) for k, a in arrays.items()]
+            found.sent.extend((f"{what} of client {client}", v) for what, v in sent)
+            found.scores.append({k: v for k, v in metrics if k.startswith(EVAL)})
+        return pack(parcels, *header)
+
+    def forced(self: PrivateSite, update: Any, partition: Any, **rest: Any) -> Any:
+        charge(self, update, partition, **rest)
+        at = rest["server_round"], partition.client_id
+        return [_given(a.shape, *at).astype(a.dtype) for a in update]
+
+    with (
+        mock.patch("datasets.load_partition", load),
+        mock.patch.object(PrivateSite, "noisy_update", forced),
+        mock.patch.object(client_app, "pack", packed),
+    ):
+        finished = lab.run(case, **{**NOISY, **options})
+    for name, model in finished.models.items():
+        sent = [(f"{k} of model {name}", a.tobytes()) for k, a in model.items()]
+        found.sent.extend(sent)
+    return found
+
+
+def _first_difference(ours: list[Any], theirs: list[Any]) -> str:
+    """Name the first thing that two worlds send differently; "" if there is none."""
+    for (name, one), (other_name, other) in zip(ours, theirs, strict=False):
+        if name != other_name or one != other:
+            return str(name) if name == other_name else f"that {name} is sent"
+    return "" if len(ours) == len(theirs) else "how much is sent"
+
+
+@functools.cache
+def _given(shape: tuple[int, ...], server_round: int, client: int) -> NDArray[Any]:
+    """Stand for the noisy update of both worlds."""
+    return np.random.default_rng([server_round, client]).normal(0, 0.01, shape)
+
+
+# The command -----------------------------------------------------------------------
+
+
+@command
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; see the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.contract",
+        description="Try a method on small graphs, and say in words what holds of it.",
+    )
+    add = parser.add_argument
+    add("method", metavar="METHOD", help="e.g. fedavg, or fgx:METHOD of plugins/fgx.py")
+    add("--task", default="", help="one task only, by its key (default: all it can do)")
+    add_settings(parser)
+    arguments = parser.parse_args(argv)
+    method, key = arguments.method, arguments.task
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    known = {task.key: task for task in find_method(method).clients}
+    if key and key not in known:
+        raise ConfigError(f"--task must be one of {', '.join(known)}, got {key!r}")
+    code = 0
+    for task in [known[key]] if key else known.values():
+        console.print(f"[bold]{escape(method)}[/], {task.name}")
+        with (
+            tempfile.TemporaryDirectory(prefix="contract-") as folder,
+            mock.patch("datasets.load_partition", federation),
+            mock.patch("fedgraph_flwr.server_app.draw_all"),
+        ):
+            lab = Lab(Path(folder), dict(arguments.set))
+            code = max(code, _check_all(lab, f"{method} {task.key}"))
+    return code
+
+
+def _check_all(lab: Lab, case: str) -> int:
+    """Run all checks and print a line of each; nothing more if it does not run."""
+    code = 0
+    for check in CHECKS:
+        broken, words = _try(check, lab, case)
+        word = "[red]BROKEN[/]" if broken else "[green]holds[/] "
+        console.print(f"  {check.name:<9} {word} {check.holds}")
+        for line in textwrap.wrap(words, _WIDTH - 20):
+            console.print(f"{'':<19}{escape(line)}")
+        code = max(code, int(broken))
+        if broken and check is CHECKS[0]:
+            console.print("  Nothing else was looked at.")
+            break
+    return code
+
+
+def _try(check: Check, lab: Lab, case: str) -> tuple[bool, str]:
+    """Return whether a check fails, and its words."""
+    try:
+        return False, check.function(lab, case) or ""
+    except Broken as error:
+        return True, str(error)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a method may raise is its own
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        return True, f"{type(error).__name__}: {error} ({at.filename}:{at.lineno})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

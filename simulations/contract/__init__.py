@@ -1,1 +1,0 @@
-"""Checks that every method must pass, as functions and as a command."""
