@@ -35,7 +35,6 @@ from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.wire import Parcel, select, unpack, with_prefix
-from simulations.forks import warm_context
 from simulations.inline import InlineGrid
 from simulations.tiny_runs import (  # noqa: F401  as toys.NAME
     TINY,
