@@ -21,7 +21,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message
 from hypothesis import HealthCheck, Phase, assume, given, note, settings
 from hypothesis import strategies as st
-from malformed import HUGE, NUMBERS, TEXTS, damage, of_bytes, of_value
+from malformed import HUGE, NUMBERS, TEXTS, damage, of_bytes, of_file, of_value
 from safetensors.numpy import load, save
 from small import RUNS, small_run, write_molecules
 
@@ -147,24 +147,6 @@ def test_folders_of_a_run_do_not_count_at_sites(place, rng):
     refusal(lambda: run_inline(config, node_configs=nodes))
 
 
-def tu_ring(folder):
-    """Write small rings of two kinds, as a TU data set's raw files."""
-    raw, sizes = folder / "RINGS" / "raw", [3 + graph % 3 for graph in range(30)]
-    raw.mkdir(parents=True)
-    first, edges = 1, []
-    for n in sizes:
-        ring = [(first + i, first + (i + 1) % n) for i in range(n)]
-        edges += [f"{u}, {v}\n{v}, {u}\n" for u, v in ring]
-        first += n
-    of_nodes = "".join(f"{g + 1}\n" * n for g, n in enumerate(sizes))
-    labels = "".join(f"{i % 2}\n" for n in sizes for i in range(n))
-    classes = "".join(f"{graph % 2}\n" for graph in range(30))
-    parts = {"A": "".join(edges), "graph_indicator": of_nodes}
-    parts |= {"graph_labels": classes, "node_labels": labels}
-    for name, text in parts.items():
-        (raw / f"RINGS_{name}.txt").write_text(text)
-
-
 def own_graphs(folder):
     """Write thirty own graphs of two nodes as tables with a schema."""
     graphs, nodes = "graph,label", "graph,node,age,kind"
@@ -178,7 +160,6 @@ def own_graphs(folder):
 
 KINDS = {
     "graphs-csv": (own_graphs, {"method": "fedavg"}),
-    "tu:RINGS": (tu_ring, {"partition": "chunks", "features": "labels"}),
     "smiles-csv": (
         write_molecules,
         {"num-clients": 4, "csv-label-columns": "*", "features": "atoms-no-degree"},
@@ -209,19 +190,19 @@ def test_tables_of_data(dataset, place, rng):
 
 @drawn(25)
 def test_presets_and_edges(place, rng):
-    folder = place()
-    edges, preset = folder / "edges.toml", folder / "presets" / "trial.toml"
-    preset.parent.mkdir()
-    edges.write_text("edges = [[0, 1, 0.3],\n[1, 2, 0.3],\n[2, 0, 0.3]]\n")
-    preset.write_text('description = "a"\npaper = "b"\n[config]\nmethod = "gcfl+"\n')
+    edges, preset = (
+        "edges = [[0, 1, 0.3],\n[1, 2, 0.3],\n[2, 0, 0.3]]\n",
+        ('description = "a"\npaper = "b"\n[config]\nmethod = "gcfl+"\n'),
+    )
     deep = ("x = " + "[" * 50_000, "[" + "a." * 50_000 + "b]", "x = 1e999", "x = nan")
-    for path in (edges, preset):
-        note(damage(rng, path, [edges, preset]))
-        if path.is_file() and rng.random() < 0.15:
-            path.write_text(rng.choice(deep))
-    refusal(lambda: read_edges(str(edges), 3))
-    presets = preset.parent
-    refusal(lambda: [load_preset(n, presets) for n in list_presets(presets)])
+    folder = place()
+    for text, name in ((edges, "edges.txt"), (preset, "trial.toml")):
+        what, data = of_file(rng, "a.toml", text.encode())
+        odd = rng.choice(deep).encode()
+        note(what)
+        (folder / name).write_bytes(odd if rng.random() < 0.15 else data)
+    refusal(lambda: read_edges(str(folder / "edges.txt"), 3))
+    refusal(lambda: [load_preset(name, folder) for name in list_presets(folder)])
 
 
 # State files ------------------------------------------------------------------------
