@@ -24,7 +24,7 @@ from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.toml_files import read_toml
 
-from ..presets.form import flatten
+from ..presets.family import flatten
 from ..tables.intervals import INTERVALS
 from ..tables.naming import EXECUTION_KEYS
 from ..tables.results import HELD_OUT, METRICS, ON_ALL

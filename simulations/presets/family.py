@@ -31,11 +31,12 @@ A preset takes one option of each axis. Its name is their names, joined by "-" i
 order of ``axes``. The config of later axes overrides that of earlier ones, and all
 override ``[config]``. ``only`` restricts an option, or a case of it, to some options of
 other axes; where no case of an option fits, the combination is no preset.
+Error messages lack the file's name, which the reader of the file adds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from string import Formatter
@@ -44,11 +45,53 @@ from typing import Any, TypeGuard
 from fedgraph_flwr.errors import ConfigError
 from fedgraph_flwr.rules import Value
 
-from .form import Preset, check_entries, flatten, need_table
-
 _FAMILY = ("description", "paper", "config", "axes")
 _CASE = ("text", "config", "only")
 _EMPTY = '""'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A name for run-config overrides."""
+
+    name: str
+    description: str
+    config: dict[str, Value]
+
+
+def need_table(place: str, value: object) -> dict[str, Any]:
+    """Return ``value`` if it is a table, else raise ConfigError."""
+    if not isinstance(value, dict):
+        raise ConfigError(f"{place} must be a table, got {value!r}")
+    return value
+
+
+def check_entries(place: str, table: Mapping[str, Any], allowed: Iterable[str]) -> None:
+    """Raise ConfigError if a table has other entries than ``allowed``."""
+    if unknown := sorted(set(table) - set(allowed)):
+        raise ConfigError(
+            f"unknown entries {', '.join(unknown)} in {place}; allowed are"
+            f" {', '.join(allowed)}, and run-config keys stand in config"
+        )
+
+
+def flatten(place: str, config: object) -> dict[str, Value]:
+    """Write ``gcfl = {x = 1}`` as ``gcfl.x``; raise ConfigError at other values."""
+    flat: dict[str, Value] = {}
+    for key, value in need_table(place, config).items():
+        entries = (
+            {f"{key}.{k}": v for k, v in value.items()}
+            if isinstance(value, dict)
+            else {key: value}
+        )
+        for name, entry in entries.items():
+            if not isinstance(entry, bool | int | float | str):
+                raise ConfigError(
+                    f"{name} must be a text, a number or true/false, got {entry!r}"
+                    f" in {place}"
+                )
+            flat[name] = entry
+    return flat
 
 
 @dataclass(frozen=True, kw_only=True)

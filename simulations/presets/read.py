@@ -16,8 +16,7 @@ from fedgraph_flwr.errors import ConfigError, unknown_name
 from fedgraph_flwr.rules import Value
 from fedgraph_flwr.toml_files import read_toml
 
-from .family import expand
-from .form import Preset, check_entries, flatten
+from .family import Preset, check_entries, expand, flatten
 
 FOLDER = Path(__file__).parent
 _FAMILY = ".family.toml"
