@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import ClassVar
 
 _MOST, _NEAREST, _LONGEST = 40, 8, 200
-_OTHERS = {  # what other programs call it, and presets, whose names have no "+"
+_OTHERS = {  # what other programs call it
     "clients": "num-clients",
     "epochs": "local-epochs",
-    "fedsage-plus": "fedsage+",
-    "gcfl-plus": "gcfl+",
     "layers": "num-layers",
     "lr": "learning-rate",
     "rounds": "num-server-rounds",

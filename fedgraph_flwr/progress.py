@@ -11,7 +11,6 @@ from statistics import fmean
 from flwr.common.logger import log
 
 from strategies.base import AbstractGraphStrategy
-from strategies.relay import Relay
 from strategies.report import RoundReport
 
 from .results.folder import RunFolder
@@ -46,7 +45,7 @@ class RoundWriter:
             if is_kept:
                 self._folder.checkpoint(strategy)
             line = progress_line(self._folder, report, self._clock, strategy.sites)
-            network = strategy.network() if isinstance(strategy, Relay) else None
+            network = strategy.network()
             seal = describe_seal(network.is_sealed if network else None)
             log(INFO, "%s", " · ".join(filter(None, [line, seal])))
         self._tracking.add(report)

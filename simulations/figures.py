@@ -30,7 +30,7 @@ def find_folders(folder: Path) -> list[Path]:
     with blaming(folder):
         if site_rounds(folder):
             return [folder]
-    sealed = "after a run with spreadgnn.seal = true, <state-dir>/<run>/client-<id>"
+    sealed = "after a run whose letters are sealed, <state-dir>/<run>/client-<id>"
     return find_runs(folder, SUMMARY, f", or, {sealed} of a site")
 
 

@@ -69,7 +69,7 @@ def fingerprints(state_dir: Path, run: str = "") -> list[str]:
         where = f"run {run!r} in {state_dir}" if run else str(state_dir)
         raise DataError(
             f"no keys of {where}; give the SuperNode's state-dir with --state-dir, and"
-            " start a run with spreadgnn.seal = true, or make keys by --client 0 --make"
+            " start a run whose letters are sealed, or make keys by --client 0 --make"
         )
     lines = []
     for path in own:

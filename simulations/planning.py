@@ -19,7 +19,6 @@ from fedgraph_flwr.kept import memory_share
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import read_times
 from fedgraph_flwr.rules import Value
-from strategies.relay import Relay
 
 from .actors import machines, name_machines, num_actors
 from .inline import run_inline
@@ -98,7 +97,7 @@ def probe(overrides: Mapping[str, Value], at_most: int) -> Probe:
     """
     resolved = resolve({**defaults(), **overrides})
     count = resolved.settings.num_clients
-    if issubclass(resolved.method.strategy, Relay):  # who trains with neighbours
+    if resolved.method.strategy.HAS_NEIGHBOURS:
         at_most = count
     steps = max(1, min(at_most, count) - 1)
     clients = tuple(sorted({i * (count - 1) // steps for i in range(steps + 1)}))

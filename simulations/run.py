@@ -252,7 +252,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "preset",
         metavar="PRESET|METHOD",
-        help="a preset, e.g. gcfl-plus-proteins, or a method, e.g. fedavg or your own"
+        help="a preset of simulations/presets, or a method, e.g. fedavg or your own"
         " fgx:METHOD in plugins/fgx.py, whose settings are the defaults and what --set"
         " says",
     )

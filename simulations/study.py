@@ -158,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--controls",
         action="store_true",
-        help="add rows without training to the results of FCLG (needs the data)",
+        help="add rows without training to results of embeddings (needs the data)",
     )
     parser.add_argument(
         "--page", type=Path, metavar="MD", help="write the tables to this page"

@@ -23,6 +23,7 @@ from fedgraph_flwr.config import RunSettings, Settings
 from fedgraph_flwr.data import hash_federation
 from fedgraph_flwr.errors import RunFailedError, wrong_return
 from fedgraph_flwr.lives import Lives
+from fedgraph_flwr.peers.topology import Network
 from fedgraph_flwr.privacy import PrivacySettings
 from fedgraph_flwr.wire import (
     BY_PRECISION,
@@ -56,8 +57,7 @@ class AbstractGraphStrategy(Strategy):
 
     A paper fills in :meth:`outgoing`, :meth:`step`, :meth:`models` and the pair
     :meth:`state` / :meth:`restore`; it sees neither nodes nor messages. What few papers
-    need has a class of its own: :class:`~strategies.opening.AbstractOpeningStrategy`,
-    :class:`~strategies.relay.Relay`.
+    need has a class of its own: :class:`~strategies.opening.AbstractOpeningStrategy`.
 
     The way of a round into the results folder: :meth:`step` may add to ``self.report``;
     :meth:`start` gives the report to ``observer``, which is
@@ -85,6 +85,7 @@ class AbstractGraphStrategy(Strategy):
 
     HAS_MODEL: ClassVar[bool] = True  # common to several clients
     TAKES_START: ClassVar[bool] = True  # hands out what :meth:`initialise` is given
+    HAS_NEIGHBOURS: ClassVar[bool] = False  # clients train with each other
     ONE_MODEL: ClassVar[bool] = False  # after the last round, sent to all clients
     UNSPLIT: ClassVar[str] = ""  # what a run of one cluster to the end is, in words
     # Why no client can be held out from training; "" where the server has a model for
@@ -197,6 +198,14 @@ class AbstractGraphStrategy(Strategy):
         """Say why the method did nothing of its own, after its name; "" if it did."""
         is_unsplit = len(self.clusters()) == 1
         return self.params.inert() or (self.UNSPLIT if is_unsplit else "")
+
+    def network(self) -> Network | None:
+        """Say which clients are neighbours, and who has dropped out; None without."""
+        return None
+
+    def peers(self) -> dict[int, list[int]]:
+        """Return the clients from whose models each client learns, ascending."""
+        return {c: [j for j in sorted(self.clients) if j != c] for c in self.clients}
 
     def clusters(self) -> list[list[int]]:
         """Return the sets of clients that train one server model; all by default."""

@@ -34,7 +34,6 @@ from fedgraph_flwr.peers.topology import Network, Topology, build_topology
 from fedgraph_flwr.wire import NamedArrays, Parcel, Scalar
 
 from .base import AbstractGraphStrategy
-from .relay import Relay
 from .replies import Layout
 from .report import ClientInfo
 
@@ -69,13 +68,14 @@ def make_topology(num_clients: int, params: SpreadGNNParams) -> Topology:
 
 
 @final
-class SpreadGNN(Relay, AbstractGraphStrategy):
+class SpreadGNN(AbstractGraphStrategy):
     """Keeps each client's mail until the client has answered to it.
 
     Of several letters of one sender that wait for the same client the last is kept.
     """
 
     HAS_MODEL = False
+    HAS_NEIGHBOURS = True
     TAKES_START = False  # clients make the common start themselves
     params: SpreadGNNParams
 

@@ -104,11 +104,11 @@ def _draw_site_file(path: Path) -> Path:
     except (DataError, ValueError, TypeError, LookupError) as error:
         raise DataError(
             f"{path} does not hold relations of tasks ({error!r}); give"
-            " omega-<round>.npz of a client's folder below state-dir, of a run with"
-            " spreadgnn.seal = true"
+            " omega-<round>.npz of a client's folder below state-dir, of a run whose"
+            " letters are sealed"
         ) from error
     summary = {
-        "method": "spreadgnn",
+        "method": f"client {client}",
         "dataset": path.parents[1].name,  # the name of the run
         "tasks": names,
         "owned_tasks": {str(client): own},

@@ -27,6 +27,7 @@ from typing import ClassVar
 from ..config import Settings
 from ..data import DIFFUSION_KINDS, DiffusionSpec
 from ..method import Method
+from ..retired import ONE
 from ..rules import Value, choice, flag, number
 from ..tasks import GRAPH_EMBEDDING
 
@@ -103,6 +104,7 @@ class InfoGraphParams(InfoMaxParams):
     """
 
     TABLE = "infograph"
+    RETIRED: ClassVar[Mapping[str, str]] = {"moon-temperature": ONE}
     RUN: ClassVar[Mapping[str, Value]] = {
         **RUN,
         "optimizer": "adam",
@@ -120,6 +122,11 @@ class MVGRLParams(InfoMaxParams):
     """
 
     TABLE = "mvgrl"
+    RETIRED: ClassVar[Mapping[str, str]] = {
+        "moon-temperature": ONE,
+        "ppr-alpha": ONE,
+        "threshold": ONE,
+    }
     RUN: ClassVar[Mapping[str, Value]] = {
         **RUN,
         "optimizer": "adam",

@@ -19,6 +19,7 @@ from typing import ClassVar
 
 from ..config import Settings
 from ..method import Method
+from ..retired import ONE, WEIGHTING
 from ..rules import Value, choice, number
 from ..tasks import MULTI_TASK_CLASSIFICATION
 
@@ -41,6 +42,12 @@ class FedGMTLParams(Settings):
     """
 
     TABLE = "fedgmtl"
+    RETIRED: ClassVar[Mapping[str, str]] = {
+        "weighting": WEIGHTING,
+        "reg-rows": ONE,
+        "encoder": "set multitask.encoder",
+        "regression-loss": "set multitask.regression-loss",
+    }
     RUN: ClassVar[Mapping[str, Value]] = {"persist-optimizer": False}
 
     task_reg: float = number(1e-4, 0)

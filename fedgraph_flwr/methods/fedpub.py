@@ -12,10 +12,13 @@ up    ``shared/<name>``: trained weights, without masks; ``fedpub/embedding``: w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..config import Settings
 from ..method import Method
+from ..retired import ONE
 from ..rules import number
 from ..tasks import NODE_CLASSIFICATION
 
@@ -40,6 +43,10 @@ class FedPubParams(Settings):
     """
 
     TABLE = "fedpub"
+    RETIRED: ClassVar[Mapping[str, str]] = {
+        "penalties": ONE,
+        "proximal-weight": "delete it; it weighed a penalty that was off",
+    }
 
     alpha: float = number(3.0, 0)
     mask_weight: float = number(1e-3, 0)

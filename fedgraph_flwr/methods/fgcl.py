@@ -25,6 +25,7 @@ from ..config import Settings
 from ..errors import ConfigError
 from ..method import Method
 from ..privacy import NON_NEGATIVE_POSTS, PrivacySettings
+from ..retired import ONE, WEIGHTING
 from ..rules import Value, choice, integer, number
 from ..tasks import MULTI_TASK_CLASSIFICATION
 
@@ -40,6 +41,11 @@ class FGCLParams(Settings):
     """
 
     TABLE = "fgcl"
+    RETIRED: ClassVar[Mapping[str, str]] = {
+        "detach-negatives": ONE,
+        "partial": ONE,
+        "weighting": WEIGHTING,
+    }
     RUN: ClassVar[Mapping[str, Value]] = {"persist-optimizer": False}
     TAKES_WEIGHTS: ClassVar[bool] = True
 

@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from ..config import Settings
 from ..method import Method, on_every_task
+from ..retired import ONE
 from ..rules import MOST_ROUNDS, Value, choice, flag, integer, number
 
 DELTA = "delta/"
@@ -67,6 +68,10 @@ class GCFLParams(Settings):
     """
 
     TABLE = "gcfl"
+    RETIRED: ClassVar[Mapping[str, str]] = {
+        "history-reset": ONE,
+        "mean-norm-weighting": ONE,
+    }
     NEEDS_ALL = "a cluster splits by the updates of all its clients in one round"
     ADVICE = (
         "To choose: run once with both thresholds 0, which never splits. Look in"

@@ -75,6 +75,10 @@ class SpreadGNNParams(Settings):
     """
 
     TABLE = "spreadgnn"
+    RETIRED: ClassVar[Mapping[str, str]] = {
+        "encoder": "set multitask.encoder",
+        "regression-loss": "set multitask.regression-loss",
+    }
     NEEDS_ALL = (
         "a neighbour that is left out mixes nothing of those that mix its model, which"
         " pulls the mean over all clients to whoever was drawn"

@@ -83,8 +83,8 @@ def mixing_row(
 def _weight(client: int, given: Mapping[int, float] | None, neighbour: int) -> float:
     if given is None or neighbour not in given:
         raise ConfigError(
-            f"spreadgnn.weights is 'file', but client {client} was given no weight for"
-            f" neighbour {neighbour}; set spreadgnn.topology to 'file' and write a"
+            f"weights is 'file', but client {client} was given no weight for"
+            f" neighbour {neighbour}; set topology to 'file' and write a"
             " weight behind every edge"
         )
     return given[neighbour]
@@ -97,7 +97,7 @@ def check_row(client: int, row: Mapping[int, float]) -> None:
         raise ConfigError(
             f"mixing weights of client {client} must be >= 0 and sum to 1, got"
             f" {dict(sorted(row.items()))}, which sum to {total:.10g}; set"
-            " spreadgnn.weights in the run config"
+            " weights in the run config"
         )
 
 

@@ -163,7 +163,7 @@ def _check_degree(degree: int, num_clients: int, *, is_possible: bool) -> None:
     if not 0 < degree < num_clients or not is_possible:
         raise ConfigError(
             f"no graph of this kind has {num_clients} clients with {degree} neighbours"
-            " each: spreadgnn.degree must be below num-clients, even for"
+            " each: degree must be below num-clients, even for"
             " 'watts-strogatz', and for 'random-regular' with an odd number of clients;"
             " set it in the run config"
         )
@@ -193,15 +193,14 @@ def read_edges(path: str, num_clients: int) -> Topology:
     """
     if not path:
         raise ConfigError(
-            "spreadgnn.topology is 'file', but spreadgnn.edges-file is empty; set it to"
+            "topology is 'file', but edges-file is empty; set it to"
             " the absolute path of a TOML file with edges = [[0, 1], [1, 2]]"
         )
     try:
         content = read_toml(Path(path))
     except ConfigError as error:
         raise ConfigError(
-            f"edge list {path} cannot be read: {error}; correct spreadgnn.edges-file or"
-            " the file"
+            f"edge list {path} cannot be read: {error}; correct edges-file or the file"
         ) from error
     rows = _check_rows(path, content, num_clients)
     given = {(row[0], row[1]): row[2:] for row in rows}

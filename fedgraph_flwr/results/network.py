@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from strategies.base import AbstractGraphStrategy
-from strategies.relay import Relay
 
 from ..peers.mixing import mixing_matrix, spectral_gap
 from ..peers.topology import Network
@@ -15,7 +14,7 @@ from ..wording import name_clients
 
 def network_facts(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
     """Describe the network of a run after roll call; None if clients have none."""
-    network = strategy.network() if isinstance(strategy, Relay) else None
+    network = strategy.network()
     if network is None or not strategy.clients:
         return None
     return facts_of(network, {c: i.num_train for c, i in strategy.clients.items()})

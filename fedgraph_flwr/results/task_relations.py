@@ -19,7 +19,6 @@ from typing_extensions import override
 
 from strategies.base import AbstractGraphStrategy
 from strategies.evaluator import Evaluator
-from strategies.relay import Relay
 from strategies.report import ClientInfo, Evaluation
 
 from ..errors import DataError
@@ -79,13 +78,12 @@ class TaskRelations(Evaluator):
         Omega, but knows who has which tasks.
         """
         rounds = read_rounds(run_dir)
-        if not rounds and not isinstance(strategy, Relay):
+        if not rounds and not strategy.HAS_NEIGHBOURS:
             return
         infos = strategy.clients
-        everyone = {c: [j for j in sorted(infos) if j != c] for c in infos}
         sources = task_sources(
             {c: i.task_ids for c, i in infos.items()},
-            strategy.peers() if isinstance(strategy, Relay) else everyone,
+            strategy.peers(),
             infos[min(infos)].tasks,
             read_covariances(run_dir, rounds[-1]) if rounds else None,
         )

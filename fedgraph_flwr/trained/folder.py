@@ -25,15 +25,18 @@ from ..files import (
     write_json,
     write_text,
 )
+from ..resolve import tables
 from .card import write_card
 
 FORMAT = 1  # of model.json
 ABOUT, SUMS, CARD = "model.json", "SHA256SUMS", "README.md"
 SCHEMA = "schema.toml"
 # Keys of a run that name folders and files of the machine it ran on.
-PLACES = (
-    *("data-dir", "results-dir", "state-dir", "cache-dir", "resume", "init-from"),
-    "spreadgnn.edges-file",
+PLACES = tuple(
+    key
+    for table in tables()
+    for key, field_ in table.config_fields().items()
+    if field_.metadata["rule"].absolute
 )
 Arrays = Mapping[str, NDArray[np.generic]]
 EMBEDDING = "embedding"  # kind of outputs that are no prediction

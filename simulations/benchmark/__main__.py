@@ -450,7 +450,7 @@ def _parser() -> argparse.ArgumentParser:
         "suite", metavar="SUITE", help=f"one of {suites}, or the path of a file"
     )
     parser.add_argument(
-        "--methods", required=True, help="candidates, e.g. fedprox,fgx:METHOD"
+        "--methods", required=True, help="candidates, e.g. local,fgx:METHOD"
     )
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
     parser.add_argument(

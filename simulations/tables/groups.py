@@ -14,7 +14,7 @@ from .naming import as_text, plain_settings, short_names, with_settings
 from .results import hash_data
 from .runs import Run, same_data
 
-BASELINES = ("local", "fedavg", "fedprox")
+BASELINES = ("local", "fedavg")
 # Split, data if known, and metric.
 _Place: TypeAlias = tuple[tuple[str, int, int], str, str]
 
