@@ -46,7 +46,7 @@ from .optimizer import make_optimizer, optimizer_tensors
 from .round import Round, recall
 from .start import Start, begin
 from .tensors import hash_tensors, places, read_shared, to_arrays
-from .training import set_training, train_epochs
+from .training import train_epochs
 
 Metrics = dict[str, int | float]
 
@@ -368,7 +368,7 @@ class GraphClient(NoisyUpdates[P]):
         if not num_epochs or not len(self.trained_on()):
             return Parcel()
         order, noise = self.generators(self.job.device)
-        set_training(self.model, True)
+        self.model.train()
         return train_loss(
             self.run_epochs(optimizer, num_epochs, order=order, noise=noise)
         )
@@ -426,7 +426,7 @@ class GraphClient(NoisyUpdates[P]):
         return self._measure(point) if self.is_due(point) else self.sizes()
 
     def _measure(self, point: str) -> Parcel:
-        set_training(self.model, False)
+        self.model.eval()
         found = Parcel()
         with self.hiding_failure():
             found = self.scores(point)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -74,41 +73,6 @@ def train_epochs(
         end_epoch(epoch)
         mean = total / len(train)
     return float(mean)
-
-
-def set_training(model: nn.Module, mode: bool) -> None:
-    """Do what ``model.train()`` or ``model.eval()`` does, in a fraction of the time."""
-    if _is_usual(model):
-        _set_training(model, mode)
-    elif mode:
-        model.train()
-    else:
-        model.eval()
-
-
-def _set_training(module: nn.Module, mode: bool) -> None:
-    if not _is_usual(module):
-        module.train(mode)
-        return
-    object.__setattr__(module, "training", mode)
-    for part in module._modules.values():
-        if part is not None:
-            _set_training(part, mode)
-
-
-_SWITCHES = ("train", "eval", "children", "named_children", "__setattr__")
-
-
-def _is_usual(module: nn.Module) -> bool:
-    """Whether nobody changed what the switch of a module's mode does."""
-    own = vars(module)
-    usual = _is_usual_kind(type(module))  # type: ignore[arg-type]  # mypy's, of types
-    return usual and not ("train" in own or "eval" in own)
-
-
-@cache
-def _is_usual_kind(kind: Hashable) -> bool:
-    return all(getattr(kind, n) is getattr(nn.Module, n) for n in _SWITCHES)
 
 
 @torch.no_grad()

@@ -19,7 +19,6 @@ from torch import nn
 from clients.optimizer import make_optimizer
 from clients.round import Round
 from clients.tasks.graph_classifier import GraphClassifierClient
-from clients.training import set_training
 from fedgraph_flwr.errors import DataError, PrivacyBudgetError, WireError
 
 ROUND = {"server-round": 1}
@@ -298,52 +297,6 @@ def test_a_buffer_that_a_model_replaces_is_found(tmp_path):
     client.tensors()
     client.model.kept = torch.ones(1)
     assert client.tensors()["kept"].item() == 1
-
-
-class Always(nn.Dropout):
-    """Drops out in evaluations too."""
-
-    def train(self, mode=True):
-        return super().train(True)
-
-
-@pytest.mark.parametrize("mode", [False, True])
-def test_the_mode_of_training_reaches_every_part(mode):
-    def make():
-        inner = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), Always())
-        model = nn.ModuleDict({"a": inner, "b": nn.Sequential(inner, nn.Dropout())})
-        model["b"].register_module("absent", None)
-        return model.train(not mode)
-
-    ours, theirs = make(), make()
-    set_training(ours, mode)
-    theirs.train(mode)
-    flags = [[m.training for m in model.modules()] for model in (ours, theirs)]
-    assert flags[0] == flags[1]
-    assert set(flags[0]) == {True, mode}
-
-
-class Told(nn.Module):
-    """Notes which switch was used."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.part, self.seen = nn.Linear(1, 1), []
-
-    def eval(self):
-        self.seen.append("eval")
-        return super().eval()
-
-
-def test_a_model_that_is_told_of_its_mode_is_told():
-    model, outer = Told(), nn.Sequential(nn.Linear(1, 1))
-    set_training(model, False)
-    assert model.seen == ["eval"]
-    assert not model.part.training
-    calls = []
-    outer[0].train = calls.append
-    set_training(outer, False)
-    assert calls == [False]
 
 
 def test_every_client_round_seed_and_purpose_has_a_stream_of_its_own(tmp_path):
