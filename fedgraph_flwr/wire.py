@@ -64,7 +64,6 @@ NO_CLIENTS = "no-clients"  # in the header of a node that hosts none: why
 Records: TypeAlias = dict[str, Any]  # of one client, by kind
 _HEADER = "header"
 _PACKED = "safetensors"
-_BYTES = "uint8", "numpy.ndarray"  # dtype and stype of an array that holds them
 _MOST_ARRAYS = 2**14  # of a parcel: a letter to each of 10,000 clients and more
 _WHOLE = 4 * 2**20  # bytes of arrays that travel as one object, and no more
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -78,9 +77,6 @@ _KINDS = tuple(_TYPES)
 # One spelling for each client, and none so long that it is costly to read.
 _NAME = re.compile(rf"(?P<client>0|[1-9][0-9]{{0,8}})/(?P<kind>{'|'.join(_KINDS)})")
 MAX_REASON = 4000  # characters of an error that somebody else wrote
-_sizes: dict[object, int] = {}  # serialised size of a record, by its layout
-_MOST_SIZES = 1024  # of them kept, as others choose the names in layouts,
-_MOST_NAMES, _MOST_LETTERS = 500, 2**14  # and of each that is kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,44 +285,6 @@ def record_sizes(content: RecordDict) -> Iterator[tuple[int, str, int]]:
 
 
 def _serialized_bytes(record: _Record) -> int:
-    if (layout := _layout(record)) is None:
-        return _deflated_bytes(record)
-    if layout not in _sizes:  # to serialise is to copy
-        if len(_sizes) >= _MOST_SIZES:
-            _sizes.clear()
-        _sizes[layout] = _deflated_bytes(record)
-    return _sizes[layout]
-
-
-def _layout(record: _Record) -> object:
-    """Say what the size of a record depends on; None if that is not known here."""
-    if isinstance(record, MetricRecord):
-        if len(record) > _MOST_NAMES or sum(map(len, record)) > _MOST_LETTERS:
-            return None
-        lengths: list[tuple[str, int | None]] = []
-        for name, value in record.items():
-            if isinstance(value, list):
-                return None
-            # A float has 8 bytes, an integer as many as its bits need.
-            is_float = isinstance(value, float)
-            lengths.append((name, None if is_float else _bits(int(value))))
-        return MetricRecord, tuple(lengths)
-    if not isinstance(record, ArrayRecord | ConfigRecord) or [*record] != [_PACKED]:
-        return None
-    packed = record[_PACKED]
-    if isinstance(packed, bytes):
-        return len(packed)
-    if not isinstance(packed, Array):
-        return None
-    is_ours = (packed.dtype, packed.stype, len(packed.shape)) == (*_BYTES, 1)
-    return (*packed.shape, len(packed.data)) if is_ours else None
-
-
-def _bits(value: int) -> int:
-    return value if value < 0 else value.bit_length()
-
-
-def _deflated_bytes(record: _Record) -> int:
     try:
         parts = _parts(record).values() if record.children else [record]
         return sum(len(part.deflate()) for part in parts)

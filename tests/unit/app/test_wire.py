@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -54,49 +52,6 @@ def test_numbers_too_large_to_travel_have_no_size(parcel):
     sizes = {kind: size for _, kind, size in record_sizes(content)}
     assert sizes["header"] == sizes["metrics"] == 0
     assert sizes["arrays"] > 0
-
-
-def test_sizes_of_metrics_do_not_depend_on_what_was_measured_before():
-    """They are remembered by names, types and lengths of numbers."""
-    rng = random.Random(0)
-    edges = [k for b in range(62) for k in (2**b - 1, 2**b)]
-    numbers = [*edges, 0.0, -0.0, 0.5, 1e300, float("nan"), -1, -64, -65]
-    for _ in range(2000):
-        chosen = {f"m{rng.randint(0, 3)}": rng.choice(numbers) for _ in range(3)}
-        record = MetricRecord(chosen)
-        content = RecordDict({"header": ConfigRecord(), "0/metrics": record})
-        sizes = {kind: size for _, kind, size in record_sizes(content)}
-        assert sizes["metrics"] == len(record.deflate()), chosen
-
-
-def test_sizes_that_are_remembered_take_bounded_memory(monkeypatch):
-    """The names in a layout are those that a site has chosen."""
-    monkeypatch.setattr(wire, "_sizes", kept := {})
-
-    def remember(record) -> None:
-        content = RecordDict({"0/metrics": record})
-        ((_, _, size),) = record_sizes(content)
-        assert size == len(record.deflate())
-
-    for names in map(str, range(501)), ["x" * 2**14, "y"]:
-        remember(MetricRecord(dict.fromkeys(names, 0.5)))
-    assert not kept
-    for number in range(2000):
-        remember(MetricRecord({f"round-{number}": 0.5}))
-    assert 0 < len(kept) <= 1024
-
-
-def test_only_our_own_arrays_are_remembered(monkeypatch):
-    monkeypatch.setattr(wire, "_sizes", kept := {})
-    ours = ArrayRecord({"safetensors": Array(np.zeros(9, np.uint8))})
-    for record in (
-        ArrayRecord({"x": Array(np.zeros(9, np.uint8))}),
-        ArrayRecord({"safetensors": Array("uint8", (9,), "x", b"z")}),
-        ArrayRecord({"safetensors": Array(np.zeros((3, 3), np.uint8))}),
-        ours,
-    ):
-        list(record_sizes(RecordDict({"0/arrays": record})))
-    assert list(kept) == [(9, len(ours["safetensors"].data))]
 
 
 def test_sizes_are_those_of_the_serialised_records(parcel):
