@@ -15,19 +15,20 @@ import os
 import shutil
 import stat
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from .errors import DataError, StorageError
-from .safe import Arrays, encode, plain
 
+Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 Stamp = tuple[int, int, int]  # of a file: no other has it, nor does it once it changes
 _FLUSHERS = 16  # threads, which wait for the disk and do not compute
 _MOST_DUE = 64  # files that wait for others: a crash leaves no more of them behind
@@ -344,6 +345,39 @@ def write_json(path: Path, value: object) -> None:
     write_text(path, json.dumps(value, indent=2, sort_keys=False) + "\n")
 
 
+def plain(arrays: Arrays) -> dict[str, NDArray[np.generic]]:
+    """Arrays each of which is one piece of memory, as processors of today order it.
+
+    Raises
+    ------
+    TypeError
+        A name is none that the format can have.
+    """
+    for name in arrays:
+        if not isinstance(name, str) or name == "__metadata__":  # the format's own
+            raise TypeError(
+                f"an array is named {name!r}, expected a text other than"
+                " '__metadata__'; name it otherwise"
+            )
+    given = {n: np.asarray(a) for n, a in arrays.items()}
+    return {
+        n: np.asarray(a, a.dtype.newbyteorder("<"), order="C") for n, a in given.items()
+    }
+
+
+def encode(arrays: Arrays) -> bytes:
+    """Encode named arrays of any layout as safetensors.
+
+    Raises
+    ------
+    TypeError
+        As :func:`plain`.
+    SafetensorError
+        An array is of no type of numbers that the format has.
+    """
+    return save(plain(arrays))
+
+
 def write_arrays(
     path: Path,
     arrays: Arrays,
@@ -363,18 +397,17 @@ def write_arrays(
     ------
     StorageError
         As :func:`replacing`.
-    TypeError
-        As :func:`~fedgraph_flwr.safe.encode`.
+    TypeError, SafetensorError
+        As :func:`encode`.
     """
     contiguous = plain(arrays)
     # One entry: of several, the library would write another order each time.
-    about = json.dumps([_checksum(contiguous, meta), meta])
-    parts = encode(contiguous, {_ABOUT: about})
+    blob = save(contiguous, {_ABOUT: json.dumps([_checksum(contiguous, meta), meta])})
     with replacing(path, flushes, outdated) as partial:
         if spare is not None:
-            _take_over(spare, partial, sum(memoryview(p).nbytes for p in parts))
+            _take_over(spare, partial, len(blob))
         with open(partial, "wb", _BUFFER, opener=_place_of) as file:
-            file.writelines(parts)
+            file.write(blob)
         return stamp(partial)
 
 

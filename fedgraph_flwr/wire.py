@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as decode_arrays
 
 from .errors import WireError
-from .safe import encode_whole
+from .files import encode
 from .wording import shortened
 
 NamedArrays: TypeAlias = dict[str, NDArray[np.generic]]
@@ -305,7 +305,7 @@ def _scalars(record: ConfigRecord) -> dict[str, Scalar]:
 
 
 def _encode(arrays: NamedArrays) -> ConfigRecord | ArrayRecord:
-    blob = encode_whole(arrays)
+    blob = encode(arrays)
     if len(blob) <= _WHOLE:
         return ConfigRecord({_PACKED: blob})
     return ArrayRecord({_PACKED: Array(np.frombuffer(blob, np.uint8))})
@@ -330,7 +330,7 @@ def _decode(client: int, record: ConfigRecord | ArrayRecord) -> NamedArrays:
 
 
 def read_arrays(blob: bytes) -> NamedArrays:
-    """Read what :func:`~fedgraph_flwr.safe.encode_whole` wrote, if that is no flood.
+    """Read what :func:`~fedgraph_flwr.files.encode` wrote, if that is no flood.
 
     Raises
     ------

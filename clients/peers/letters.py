@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.files import encode
 from fedgraph_flwr.peers.mixing import Peer, check_entries
-from fedgraph_flwr.safe import encode_whole
 from fedgraph_flwr.wire import NamedArrays, read_arrays, select, with_prefix
 
 from .sealing import Lock
@@ -88,7 +88,7 @@ class Letter:
             **{n: getattr(self, n) for n in _FIELDS if n != "counts"},
             "counts": counts,
         }
-        return encode_whole(arrays)
+        return encode(arrays)
 
     @classmethod
     def decode(cls, sender: int, contents: bytes) -> Letter:

@@ -9,7 +9,8 @@ import threading
 import numpy as np
 import pytest
 import toys
-from safetensors.numpy import load_file, save
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from fedgraph_flwr import files
 from fedgraph_flwr.files import (
@@ -22,7 +23,6 @@ from fedgraph_flwr.files import (
     write_arrays,
     write_npz,
 )
-from fedgraph_flwr.safe import encode, encode_whole, plain
 
 KINDS = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"]
 
@@ -54,16 +54,8 @@ def test_the_library_of_the_format_reads_what_is_written(tmp_path):
             assert read.dtype == array.dtype.newbyteorder("<")
 
 
-@pytest.mark.parametrize("about", [{}, {"about": 'x é " \n'}])
-def test_bytes_are_those_that_the_library_writes(about):
-    given = {n: np.array(a, order="C") for n, a in arrays().items() if n != "bigend"}
-    assert b"".join(encode(plain(given), about)) == save(given, about or None)
-    if not about:
-        assert encode_whole(arrays()) == save(plain(arrays()))
-
-
 def test_what_is_no_array_of_numbers_is_refused(tmp_path):
-    with pytest.raises(TypeError, match="array 'z' is of type complex128, expected"):
+    with pytest.raises(SafetensorError, match="complex128"):
         write_arrays(tmp_path / "f", {"z": np.zeros(2, complex)})
     assert list(tmp_path.iterdir()) == []
 
