@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -40,11 +40,10 @@ from fedgraph_flwr.wire import (
 from .adam import Optimizer
 from .classic import Header
 from .graphs.batching import ClientData
-from .job import Job, ModelSpec, P
+from .job import Job, ModelSpec, P, Start
 from .noisy_updates import NoisyUpdates
 from .optimizer import make_optimizer, optimizer_tensors
 from .round import Round, recall
-from .start import Start, begin
 from .tensors import hash_tensors, places, read_shared, to_arrays
 from .training import train_epochs
 
@@ -75,17 +74,14 @@ class GraphClient(NoisyUpdates[P]):
 
     @override
     def _start_of_model(self) -> Start:
-        """Make the model before round 1; copy it if it is kept."""
-        which, starts = (type(self), self.job.spec), self.job.starts
-        build = partial(start_of, *which)
-        return build() if starts is None else begin(starts, which, build)
+        return start_of(type(self), self.job.spec)
 
     # What a task fills in --------------------------------------------------------
 
     @classmethod
     @abstractmethod
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
-        """Model before round 1; it depends on ``spec`` alone, as a process may keep it.
+        """Model before round 1, which depends on ``spec`` alone.
 
         Draws come from generators made of the specification's seed.
         """

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import nn
 
 from fedgraph_flwr.config import RunSettings, Settings
-from fedgraph_flwr.kept import Kept
 from fedgraph_flwr.privacy import PrivacySettings
 from fedgraph_flwr.seeding import derive_seed
 from fedgraph_flwr.tasks import Task
+from fedgraph_flwr.wire import NamedArrays
 
 from .graphs.batching import ClientData
 from .privacy.site import PrivateSite
-from .start import Start
 from .store import ClientStore
 
 P = TypeVar("P", bound=Settings)  # parameters of a method
@@ -68,6 +68,29 @@ def seeded(spec: ModelSpec[Any]) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
+class Start:
+    """A model before round 1, and the names of its tensors that travel."""
+
+    model: nn.Module
+    shared: tuple[str, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the model's tensors."""
+        return sum(t.nbytes for t in [*self.model.parameters(), *self.model.buffers()])
+
+    def arrays(self) -> NamedArrays:
+        """Return the tensors that travel, for the server."""
+        tensors = self.model.state_dict()
+        return {n: tensors[n].numpy().copy() for n in self.shared}
+
+    def private(self) -> list[str]:
+        """Names of the tensors that never leave a client."""
+        shared = set(self.shared)
+        return [n for n in self.model.state_dict() if n not in shared]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job(Generic[P]):
     """Everything a client needs to answer one message.
@@ -85,8 +108,6 @@ class Job(Generic[P]):
     site : PrivateSite
         Draws the client's noise and keeps the account of it.
     device : torch.device
-    starts : Kept, optional
-        Models before round 1 that the process keeps, by class and specification.
     may_restart : bool
         The site's operator lets a client begin afresh when its private state is lost;
         otherwise the client fails.
@@ -103,7 +124,6 @@ class Job(Generic[P]):
     store: ClientStore
     site: PrivateSite
     device: torch.device
-    starts: Kept[Start | None] | None = None
     may_restart: bool = False
     trusted: Mapping[int, str] | None = None
 

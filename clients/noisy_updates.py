@@ -28,9 +28,8 @@ from fedgraph_flwr.wording import visible
 
 from .classic import ClassicClient
 from .graphs.batching import ClientData
-from .job import Job, P
+from .job import Job, P, Start
 from .round import Round
-from .start import Start
 from .tensors import places
 
 _ASKED = "asked-so-far"  # in the state

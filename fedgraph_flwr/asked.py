@@ -31,7 +31,7 @@ from .files import Flushes
 from .gate import visit
 from .introduction import guarded, identity
 from .lives import EARLIER_RUNS, Lives
-from .loaded import kept_starts, load_data
+from .loaded import load_data
 from .node_config import FRESH_START, NodeConfig, is_site, trusted_peers
 from .privacy import METRIC as PRIVACY
 from .resolve import Resolved
@@ -195,7 +195,6 @@ def _make_client(
     data = load_data(resolved, client_id, device, site if is_private else None)
     job = replace(
         resolved.job(data, store, site, device),
-        starts=kept_starts,
         may_restart=_may_restart(node),
         trusted=trusted_peers(node),
     )

@@ -25,12 +25,11 @@ class Kept(Generic[T]):
     Parameters
     ----------
     limit : int, optional
-        Bytes; by default ``share`` of `memory_share`.
-    share : float
+        Bytes; by default `memory_share`.
     """
 
-    def __init__(self, limit: int | None = None, *, share: float = 1) -> None:
-        self._limit, self._own_share = limit, share
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = limit
         self._values: dict[Hashable, T] = {}
         self._last: tuple[Hashable, T] | None = None
         self._bytes = 0
@@ -44,7 +43,7 @@ class Kept(Generic[T]):
         self._last = None  # before the next is made: there may be room for one alone
         value = make()
         if self._limit is None:
-            self._limit = int(memory_share() * self._own_share)
+            self._limit = memory_share()
         size = num_bytes(value)
         if self._bytes + size <= self._limit:
             self._values[key] = value

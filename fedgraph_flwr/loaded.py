@@ -1,4 +1,4 @@
-"""What a process keeps of clients between messages: their data, and models to copy."""
+"""What a process keeps of clients between messages: their data."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ if TYPE_CHECKING:  # imported when a client has work to do: torch takes a second
     import torch
 
     from clients.graphs.batching import ClientData
-    from clients.start import Start
 
 kept_data: Kept[ClientData] = Kept()  # by all that `load_data` depends on
-kept_starts: Kept[Start | None] = Kept(share=0.05)  # by client class and specification
 _MANY = 50  # clients of one node
 
 
@@ -87,4 +85,3 @@ def settle(hosted: Sequence[int]) -> None:
 def clear_kept() -> None:
     """Forget what this process keeps of clients, for a run of other clients."""
     kept_data.clear()
-    kept_starts.clear()

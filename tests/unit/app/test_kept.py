@@ -1,6 +1,7 @@
 """What a process keeps of what it has loaded."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ import torch
 import toys
 
 from clients.graphs.csr import csr
+from fedgraph_flwr import loaded
 from fedgraph_flwr.kept import Kept, memory_share, num_bytes
+from simulations import inline
 
 
 def visits(limit, keys):
@@ -97,3 +100,40 @@ def test_bytes_of_sparse_matrices_leave_out_zeros_and_shared_memory_counts_once(
 
 def test_a_process_keeps_no_more_than_half_the_memory():
     assert 0 < memory_share() < 2**50
+
+
+@pytest.mark.parametrize(
+    ("clients", "before", "freezes"), [(50, 0, 1), (49, 0, 0), (50, 7, 0)]
+)
+def test_what_a_process_of_many_clients_has_loaded_is_left_out(
+    monkeypatch, clients, before, freezes
+):
+    """By the garbage collector; once, so that later garbage is found."""
+    seen = []
+    fake = SimpleNamespace(
+        get_freeze_count=lambda: before,
+        collect=lambda: seen.append("collect"),
+        freeze=lambda: seen.append("freeze"),
+    )
+    monkeypatch.setattr(loaded, "gc", fake)
+
+    loaded.settle(range(clients))
+
+    assert seen == ["collect", "freeze"] * freezes
+
+
+def test_a_run_keeps_data_of_its_clients_and_forgets_them(tmp_path, toy_data):
+    seen = []
+    clear = loaded.clear_kept
+
+    def cleared():
+        seen.append(len(loaded.kept_data))
+        clear()
+
+    toy_data.setattr(inline, "clear_kept", cleared)
+    places = {f"{kind}-dir": str(tmp_path / kind) for kind in ("state", "results")}
+    inline.run_inline({**toys.tiny("fedavg"), **places}, num_nodes=1)
+
+    count = toys.resolved().settings.num_clients
+    assert seen == [count]
+    assert not len(loaded.kept_data)
