@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
+from torch.optim import Optimizer
 from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings
@@ -20,7 +21,6 @@ from fedgraph_flwr.methods.adafgl import AdaFGLParams
 from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.wire import Parcel
 
-from .adam import Optimizer
 from .graphs.label_propagation import propagate_labels
 from .graphs.whole_graph import NodeData, NodeStructure, WholeGraph
 from .job import Job, ModelSpec

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings
@@ -37,7 +38,6 @@ from fedgraph_flwr.wire import (
     with_prefix,
 )
 
-from .adam import Optimizer
 from .classic import Header
 from .graphs.batching import ClientData
 from .job import Job, ModelSpec, P, Start

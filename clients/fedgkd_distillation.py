@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam
 
-from .adam import FusedAdam
 from .graphs.dense_graph import DenseGraph
 from .models.node_gnn import NodeGNN
 
@@ -157,7 +157,7 @@ def distil(
     if recipe.update_labels:
         logits.requires_grad_(True)
         learned.append(logits)
-    optimizer = FusedAdam(learned, lr=recipe.learning_rate)
+    optimizer = Adam(learned, lr=recipe.learning_rate, fused=True)
     losses = []
     for draw in noise[: recipe.steps]:
         optimizer.zero_grad(set_to_none=True)

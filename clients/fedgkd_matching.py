@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam
 
-from .adam import FusedAdam
 from .fedgkd_distillation import (
     Distilled,
     Recipe,
@@ -74,7 +74,7 @@ def match_gradients(
         As for ``distillation.distil``; labels stay as they are.
     """
     units = x0.detach().clone().requires_grad_(True)
-    optimizer = FusedAdam([units], lr=recipe.learning_rate)
+    optimizer = Adam([units], lr=recipe.learning_rate, fused=True)
     losses = []
     for draw, (model, target) in zip(noise[: recipe.steps], starts, strict=False):
         optimizer.zero_grad(set_to_none=True)

@@ -14,13 +14,13 @@ from typing import final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from fedgraph_flwr.data import IntArray
 from fedgraph_flwr.errors import DataError
 
-from .adam import FusedAdam
 from .fedsage_plus_graph import MendedGraph
 from .graphs.csr import csr, row_pointer
 from .graphs.ops import linear
@@ -270,10 +270,11 @@ def train_generator(
         model.encoder.readout.bias.fill_(missing.mean())
     lost = torch.from_numpy(impaired.lost).to(device)
     graph = unmended(adjacency, known)
-    optimizer = FusedAdam(
+    optimizer = Adam(
         [*model.parameters(), *classifier.parameters()],
         lr=learning_rate,
         weight_decay=weight_decay,
+        fused=True,
     )
     losses = []
     for _ in range(steps):

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
+from torch.optim import Adam, AdamW, Optimizer
 
 from fedgraph_flwr.config import RunSettings
 
-from .adam import FusedAdam, Optimizer
-
 _MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 _KINDS: dict[str, Callable[..., Optimizer]] = {
-    "adam": FusedAdam,
-    "adamw": functools.partial(FusedAdam, decoupled=True),
-    "amsgrad": functools.partial(FusedAdam, amsgrad=True),
+    "adam": Adam,
+    "adamw": AdamW,
+    "amsgrad": functools.partial(Adam, amsgrad=True),
 }
 
 
@@ -34,6 +33,7 @@ def make_optimizer(
         list(parameters),
         lr=settings.learning_rate,
         weight_decay=settings.weight_decay,
+        fused=True,
     )
     if settings.persist_optimizer:
         restore_optimizer(optimizer, stored)

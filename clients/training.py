@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from fedgraph_flwr.data import IntArray
 
-from .adam import Optimizer
 from .graphs.batching import Batch, ClientData
 
 Loss = Callable[[Batch], Tensor]

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from typing_extensions import override
 
 from fedgraph_flwr.wire import RAREST, Parcel
 
-from ..adam import Optimizer
 from ..base import GraphClient
 from ..graphs.batching import ClientData
 from ..graphs.whole_graph import NodeData, WholeGraph

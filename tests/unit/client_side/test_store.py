@@ -10,7 +10,6 @@ import torch
 from safetensors.numpy import save_file
 
 from clients import store as client_store
-from clients.adam import FusedAdam
 from clients.binding import bind_run
 from clients.optimizer import optimizer_tensors, restore_optimizer
 from clients.privacy.lifetime import FOLDER as LIFETIME
@@ -497,10 +496,10 @@ def test_a_stored_optimizer_goes_on_as_if_never_stopped(store):
 
 
 def test_a_parameter_without_a_gradient_so_far_begins_as_if_never_stored(store):
-    """A layer that is not used yet, or frozen, as `FusedAdam` leaves it out."""
+    """A layer that is not used yet, or frozen, as PyTorch's Adam leaves it out."""
     courses = []
     for stops in (False, True):
-        weights, made = _optimizer(0)[0], FusedAdam
+        weights, made = _optimizer(0)[0], torch.optim.Adam
         optimizer = made(weights, lr=0.1, weight_decay=0.01, amsgrad=True)
         for used in (weights[1:], weights[1:], weights, weights):
             _step(used, optimizer)
