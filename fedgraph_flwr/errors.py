@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import re
+import sys
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
+_PLUGINS = ("plugins.", "examples.")
+_CALLED = re.compile(r"(\w+)\.(\w+)\(\) (?:takes|missing|got)")
 _MOST, _NEAREST, _LONGEST = 40, 8, 200
 _OTHERS = {  # what other programs call it
     "clients": "num-clients",
@@ -78,8 +82,14 @@ def _place_in_plugin(error: BaseException) -> str:
     passed = [
         f"{Path(frame.f_code.co_filename).name}, line {line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).startswith(("plugins.", "examples."))
+        if str(frame.f_globals.get("__name__")).startswith(_PLUGINS)
     ]
+    if not passed and (called := _CALLED.match(str(error))):
+        ours = [m for n, m in sys.modules.items() if n.startswith(_PLUGINS)]
+        for module in ours:  # arguments that its function does not take
+            found = getattr(getattr(module, called[1], None), called[2], None)
+            if code := getattr(found, "__code__", None):
+                return f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
     return passed[-1] if passed else ""
 
 

@@ -30,6 +30,24 @@ def test_an_error_in_a_plug_in_is_told_with_its_line(write_plugin, lab):
         lab.run("fgf:METHOD")
 
 
+@pytest.mark.parametrize(
+    ("base", "body", "words"),
+    [
+        ("FedAvg", "step(self, replies): pass", r"S.step\(\) takes 2 .* 3 were given"),
+        ("FedAvg", "uplink(self, n): pass", r"S.uplink\(\) takes 2 .* 3 were given"),
+        ("GraphClassifierClient", "loss(self, b): pass", r"S.loss\(\) takes 2 .*"),
+    ],
+)
+def test_so_is_one_that_takes_other_arguments(
+    write_plugin, lab, tmp_path, base, body, words
+):
+    write_plugin("plugins/fgx.py", overriding(base, body))
+    with pytest.raises(Exception, match=words):
+        lab.run("fgx:METHOD", **{"results-dir": str(tmp_path / "results")})
+    (summary,) = tmp_path.glob("results/*/summary.json")
+    assert "(fgx.py, line 3)" in json.loads(summary.read_text())["error"]
+
+
 def test_so_is_one_of_the_server_in_the_summary(write_plugin, lab, tmp_path):
     source = """\
         from fedgraph_flwr.api import *
