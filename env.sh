@@ -2,7 +2,7 @@
 # Flower's background SuperLink must start with (it reads them only then).
 _home="$(cd "$(dirname "${BASH_SOURCE:-$0}")" && pwd -P)" # dash knows no arrays
 _has='import importlib.metadata as m; m.version("torch_geometric")
-exit([int(n) for n in m.version("flwr").split(".")[:2]] < [1, 41])'
+exit([int(n) for n in m.version("flwr").split(".")[:2]] < [1, 42])'
 if [ -f "$_home/.venv/bin/activate" ]; then
     . "$_home/.venv/bin/activate"
     if ! [ "$VIRTUAL_ENV" -ef "$_home/.venv" ]; then # it has its path in it
