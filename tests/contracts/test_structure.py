@@ -28,7 +28,7 @@ EXEMPT = {  # stems
     "config",  # the method that a run takes if it names none
     *("compare", "controls"),  # names of studies, which are those of their papers
     "leaks",  # attacks the noise of one
-    *("lab", "tiny_runs", "device_check"),  # settings for tiny runs
+    "tiny_runs",  # settings of single methods
     *("binding", "gate", "introductions", "policy", "replies"),  # fields of messages
 }
 
