@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,15 @@ def finished(folder: Path, since: float) -> Path | None:
         if path.stat().st_mtime >= since:
             return path.parent
     return None
+
+
+def changed(folder: Path) -> list[float]:
+    """When files below a folder were last written; some may go meanwhile."""
+    found = []
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            found.append(path.stat().st_mtime)
+    return found
 
 
 # Runs in one process ----------------------------------------------------------------
@@ -346,8 +356,7 @@ class Flower:
         """Wait for the moment and kill; False if the run ended before."""
 
         def begun() -> bool:
-            files = (folder / "results").glob("*/*")
-            return any(path.stat().st_mtime >= since for path in files)
+            return max(changed(folder / "results"), default=0.0) >= since
 
         if not self._await(begun, folder, since):
             return False
@@ -475,7 +484,7 @@ def undisturbed(engine, name: str, folder: Path, rounds: int, more=None):
         raise RuntimeError(f"{name} does not complete undisturbed: {ended.says}")
     (run,) = runs_of(folder)
     if engine.name != "inline":  # Flower's start-up is not the run's
-        begin = min(path.stat().st_mtime for path in run.rglob("*"))
+        begin = min(changed(run))
     seconds = (run / "summary.json").stat().st_mtime - begin
     return End.of(run), seconds, ended.changes
 
