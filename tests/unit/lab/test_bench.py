@@ -49,6 +49,7 @@ def test_a_tree_answers_with_the_medians_of_its_turn():
 
 
 @pytest.mark.deploy
+@pytest.mark.timeout(900)
 def test_a_round_over_sites_is_told_beside_the_work(capsys):
     given = ["--dataset", "synthetic", "--clients", "2", "--rounds", "2"]
     assert bench.main(["sites", *given]) == 0
