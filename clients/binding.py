@@ -29,7 +29,6 @@ from .privacy.lifetime import FOLDER as LIFETIME
 FOLDER = "runs"  # of the state folder, where experiments have theirs
 _OWN = (FOLDER, IDENTITY, LIFETIME, AUDIT_LOG)
 _DATA = "data-identity"  # of a client's folder
-_SEALS = "spreadgnn.seal"  # key of a run config
 _NAME = re.compile(r"[^./\\\0-\x1f\x7f][^/\\\0-\x1f\x7f]*")
 _LONGEST = 255  # bytes, as of names of files
 
@@ -98,10 +97,8 @@ def bind_run(
     check_run(root, run_id, experiment)
 
 
-def begin_folder(
-    root: Path, experiment: str, config: Mapping[str, Value], client: int
-) -> None:
-    """Begin a client's folder of a sealed experiment, once.
+def begin_folder(root: Path, experiment: str, client: int) -> None:
+    """Begin a client's folder of an experiment with sealed letters, once.
 
     The experiment's name is what keys are signed for: whoever has stolen a neighbour's
     key of it would open the new letters. What tells that a folder was begun lies
@@ -112,8 +109,6 @@ def begin_folder(
     WireError
         The client has begun it, and the folder is not there.
     """
-    if not config.get(_SEALS):
-        return
     folder = root / experiment / f"client-{client}"
     begun = _begun(root, experiment, client)
     if is_kept(begun) and not is_kept(folder):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, GCFLParams
+from fedgraph_flwr.methods.fedavg import DELTA
+from fedgraph_flwr.methods.gcfl import GRAD_NORM, GCFLParams
 from fedgraph_flwr.wire import Parcel, with_prefix
 
 from .base import GraphClient, Metrics

@@ -13,10 +13,10 @@ from .config import RunSettings
 from .data import GraphPartition
 from .errors import ConfigError
 from .plugins import NAMING_KEYS, PluginSettings
-from .wire import LEFT_OUT, UNUSED
+from .wire import LEFT_OUT, UNUSED, WHOLE
 from .wording import name_clients
 
-COLUMNS, CLASSES, WHOLE = "columns", "classes", "whole"
+COLUMNS, CLASSES = "columns", "classes"
 _MOST_CLASSES, _SHORT = 256, 12
 _SHARE_OUT = (
     ", or every client a folder client-<id> below data-dir; to share one data set out,"

@@ -111,7 +111,8 @@ class Asked:
         parcel, resolved = self._parcels[client_id], self._resolved
         check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND))
         root = state_root(resolved)
-        begin_folder(root, self._experiment, resolved.to_config(), client_id)
+        if resolved.params.is_sealed:
+            begin_folder(root, self._experiment, client_id)
         store = ClientStore(
             root,
             self._experiment,

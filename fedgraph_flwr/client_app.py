@@ -107,7 +107,8 @@ def query(message: Message, context: Context) -> Message:
             if is_cut(resolved.settings):  # each would load all data, and say the same
                 refused.append(error)
             raise
-        begin_folder(root, experiment, config, client_id)
+        if resolved.params.is_sealed:
+            begin_folder(root, experiment, client_id)
         return introduce(
             resolved,
             data.partition,

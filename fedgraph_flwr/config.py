@@ -14,6 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
+from .core.fields import Field as MessageField
 from .errors import ConfigError, unknown_name
 from .participation import held_out_clients
 from .retired import KEYS as RETIRED_KEYS
@@ -68,7 +69,7 @@ class Settings:
     are ``"auto"``. ``NEEDS_ALL``: why it cannot do with some of the clients in a round;
     "" where it can. ``ADVICE``: how to choose what is ``"auto"`` and not published.
     ``TAKES_WEIGHTS``: its encoders take weights of edges, and its clients draw noisy
-    views themselves.
+    views themselves. ``FIELDS``: what its clients' replies hold beside models.
     """
 
     TABLE: ClassVar[str] = ""
@@ -77,6 +78,7 @@ class Settings:
     NEEDS_ALL: ClassVar[str] = ""
     ADVICE: ClassVar[str] = ""
     TAKES_WEIGHTS: ClassVar[bool] = False
+    FIELDS: ClassVar[tuple[MessageField, ...]] = ()
 
     def __post_init__(self) -> None:
         for key, f in self.config_fields().items():
@@ -98,6 +100,16 @@ class Settings:
 
     def inert(self) -> str:
         """Say what other method these values make of a method; "" if it is itself."""
+        return ""
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether models go to neighbours alone, in letters sealed to the server."""
+        return False
+
+    @property
+    def needs_scores(self) -> str:
+        """Which scores, as a policy calls them, the server needs, and the cure."""
         return ""
 
     @classmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,32 +22,23 @@ from clients.peers.letters import is_sealed
 from clients.privacy.site import Release
 from clients.protocols import Derives
 
-from .agreement import WHOLE
+from .common_fields import COMMON
+from .core.fields import Field, Kind, find
 from .errors import FedGraphError, PolicyError, WireError, full_reason
-from .likeness import TELLS
-from .methods.fedavg import SHARED
-from .methods.fedgta import MOMENTS
-from .methods.gcfl import DELTA, GRAD_NORM
-from .methods.spreadgnn import SILENT, UNUSABLE
+from .methods.fedavg import DELTA, SHARED
 from .node_config import NodeConfig
 from .policy import OPEN, Policy
 from .privacy import METRIC as PRIVACY
 from .resolve import Resolved
 from .wire import (
-    CLASS_COUNT,
-    COUNT,
-    EVAL,
     FRESH_START,
     IDENTITY,
     NO_CLIENTS,
-    NUM_EXAMPLES,
     OPENING,
     RAW_HASH,
     SITE,
     SPLIT_HASH,
     TIMING,
-    TOLD,
-    TRAIN_COUNT,
     WEIGHTS_HASH,
     NamedArrays,
     Parcel,
@@ -59,18 +50,7 @@ from .wire import (
 
 Array = NDArray[Any]
 KINDS = ("query", f"query.{OPENING}", "train", "evaluate")  # of messages
-POOLED = ("embeddings", "labels", "graph_ids")  # handed over for pooled evaluation
 HASHES = (SPLIT_HASH, IDENTITY, RAW_HASH, WEIGHTS_HASH)
-_EVAL = f"{EVAL}(?:train|val|test|all)/post_(?:aggregation|training)/[a-z0-9-]+"
-_COUNT = f"{COUNT}(?:train|val|test|all)"  # of what was scored
-_LABELS = f"{TRAIN_COUNT}[0-9]+"
-_SCORES = re.compile(f"{_EVAL}|{GRAD_NORM}|{_COUNT}|{_LABELS}")
-_METRICS = re.compile(
-    f"{_EVAL}|{GRAD_NORM}|{_COUNT}|{FRESH_START}|group|{'|'.join(TIMING)}"
-    f"|num-(?:train|val|test|features|classes)|{NUM_EXAMPLES}"
-    f"|{CLASS_COUNT}[0-9]+|{_LABELS}|{PRIVACY}[a-z-]+|(?:{SILENT}|{UNUSABLE})[0-9]+"
-)
-_FACTS = re.compile(f"{'|'.join(HASHES)}|{SITE}|tasks|task-ids|{TOLD}[a-z0-9-]+")
 _KEPT_ON_FAILURE = (PRIVACY, *TIMING)
 _PAGES = {kind.__name__: kind.PAGE for kind in FedGraphError.__subclasses__()}
 _KEY = re.compile(rf"policy \(({'|'.join(Policy.config_fields())})\b")
@@ -180,17 +160,21 @@ def _passed(
     """Let a parcel pass, less what is withheld; or say why it may not."""
     policy = now.policy
     try:
-        _check_names(parcel)
+        found = _fields(now, parcel)
         if not parcel.error:
-            _check_arrays(now, kind, client, parcel, came)
-            _check_told(policy, parcel)
+            _check_consents(policy, kind, parcel, found.values())
+            _check_arrays(now, client, parcel, came)
     except PolicyError as error:
         parcel = replace(parcel, error=full_reason(error))
     if parcel.error:
         now.failures[client] = parcel.error
         return _failure(parcel)
-    now.consents[client] = list(_consents(kind, parcel))
-    scores = [name for name in parcel.metrics if _SCORES.fullmatch(name)]
+    keys = {f.consent for f in found.values()} - {"", "scores"}
+    keys |= {"raw_features"} if kind == KINDS[1] and parcel.arrays else set()
+    now.consents[client] = sorted(map(Policy.key, keys))
+    if FRESH_START in parcel.metrics:  # a key of node-config
+        now.consents[client].append(FRESH_START)
+    scores = [n for (_, n), f in found.items() if f.consent == "scores"]
     if policy.scores or not scores:
         return parcel
     now.withheld[client] = ["scores"]
@@ -205,13 +189,22 @@ def _failure(parcel: Parcel) -> Parcel:
     return Parcel(error=for_others(parcel.error), metrics=kept)
 
 
-def _check_names(parcel: Parcel) -> None:
-    for names, known, what in (
-        (parcel.metrics, _METRICS, "a number"),
-        (parcel.facts, _FACTS, "a text"),
+def _fields(now: Visit, parcel: Parcel) -> dict[tuple[Kind, str], Field]:
+    """Find the declared fields of a parcel; refuse numbers and texts that none is."""
+    known = (*COMMON, *(now.resolved.params.FIELDS if now.resolved else ()))
+    found: dict[tuple[Kind, str], Field] = {}
+    for kind, named in (
+        (Kind.ARRAY, {**parcel.arrays, **parcel.evaluation}),
+        (Kind.NUMBER, parcel.metrics),
+        (Kind.TEXT, parcel.facts),
     ):
-        if not all(known.fullmatch(name) for name in names):
-            raise _unnamed(what)
+        for name in named:
+            declared = find(known, kind, name)
+            if declared is None and kind is not Kind.ARRAY:  # plug-ins send their own
+                raise _unnamed(kind.value)
+            if declared and parcel.facts.get(name) != "":  # which tells nothing
+                found[kind, name] = declared
+    return found
 
 
 def _unnamed(what: str) -> PolicyError:
@@ -221,18 +214,23 @@ def _unnamed(what: str) -> PolicyError:
     )
 
 
-def _check_arrays(
-    now: Visit, kind: str, client: int, parcel: Parcel, came: NamedArrays
+def _check_consents(
+    policy: Policy, kind: str, parcel: Parcel, found: Collection[Field]
 ) -> None:
-    policy = now.policy
+    """Refuse fields that a policy keeps; scores are withheld later instead."""
     if kind == "query" and (parcel.arrays or parcel.evaluation):
         raise _kept("arrays at roll call", "no policy allows that")
     if kind == KINDS[1] and parcel.arrays and not policy.raw_features:
         raise _kept("feature rows of nodes", "raw-features")
-    if set(POOLED) & set(parcel.evaluation) and not policy.pooled_evaluation:
-        raise _kept("embeddings, labels or graph ids", "pooled-evaluation")
-    if MOMENTS in parcel.arrays and not policy.statistics:
-        raise _kept("moments of labels", "statistics")
+    for f in found:
+        if f.consent not in ("", "scores") and not getattr(policy, f.consent):
+            raise _kept(f.what, Policy.key(f.consent))
+        if policy.needs_clip and not f.is_clean:
+            raise _kept(f.what, _CLIP)
+
+
+def _check_arrays(now: Visit, client: int, parcel: Parcel, came: NamedArrays) -> None:
+    policy = now.policy
     if policy.sealed_only:
         letters = [*parcel.arrays.values(), *parcel.evaluation.values()]
         if not all(a.dtype == np.uint8 and is_sealed(a.tobytes()) for a in letters):
@@ -289,33 +287,6 @@ def _is_derived(resolved: Resolved | None, parcel: Parcel) -> bool:
 def _same(one: Array, other: Array) -> bool:
     is_alike = one.dtype == other.dtype and one.shape == other.shape
     return is_alike and one.tobytes() == other.tobytes()
-
-
-def _check_told(policy: Policy, parcel: Parcel) -> None:
-    counts = any(name.startswith(CLASS_COUNT) for name in parcel.metrics)
-    if counts and not policy.pooled_evaluation:
-        raise _kept("numbers of graphs by class", "pooled-evaluation")
-    if TOLD + TELLS in parcel.facts and not policy.statistics:
-        raise _kept("counts and means of graphs", "statistics")
-    if not policy.needs_clip:
-        return
-    if GRAD_NORM in parcel.metrics:
-        raise _kept("norms of gradients", _CLIP)
-    if parcel.facts.get(RAW_HASH) or TOLD + WHOLE in parcel.facts:
-        raise _kept("checksums that confirm a guess of the data", _CLIP)
-
-
-def _consents(kind: str, parcel: Parcel) -> Iterator[str]:
-    """Keys of policy and node-config without which this would not have left."""
-    counts = any(name.startswith(CLASS_COUNT) for name in parcel.metrics)
-    if counts or set(POOLED) & set(parcel.evaluation):
-        yield Policy.key("pooled_evaluation")
-    if kind == KINDS[1] and parcel.arrays:
-        yield Policy.key("raw_features")
-    if TOLD + TELLS in parcel.facts:
-        yield Policy.key("statistics")
-    if FRESH_START in parcel.metrics:
-        yield FRESH_START
 
 
 def _check_size(policy: Policy, content: RecordDict) -> None:

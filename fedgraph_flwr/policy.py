@@ -23,8 +23,6 @@ from clients.protocols import Opens, TellsClasses
 from .config import Settings
 from .data import GraphPartition, GraphSet
 from .errors import ConfigError, FedGraphError, PolicyError, unknown_name
-from .methods.gcfl import GCFLParams
-from .methods.spreadgnn import SpreadGNNParams
 from .node_config import (
     POLICY,
     NodeConfig,
@@ -44,7 +42,7 @@ from .toml_files import read_toml
 
 _MOST_BYTES = 2**40
 # Keys of a run config that say how long a client computes in a round.
-_WORK = re.compile(r"local-epochs|.+(-epochs|[.-]steps)|fedsage-plus\.rounds")
+_WORK = re.compile(r"local-epochs|.+(-epochs|[.-]steps)|.+\.rounds")
 
 
 @dataclass(frozen=True)
@@ -132,18 +130,17 @@ class Policy(Settings):
         """
         self.check_names(resolved.settings.to_config())
         params, privacy = resolved.params, resolved.privacy
-        is_sealed = isinstance(params, SpreadGNNParams) and params.seal
         config = resolved.to_config()
         for key in filter(_WORK.fullmatch, config):
             if 0 < (most := self.epochs_max) < (asked := int(config[key])):
                 cure = f"set it to at most {most}"
                 raise _forbidden(f"{key} {asked}", "epochs-max", cure)
-        if self.sealed_only and not is_sealed:
+        if self.sealed_only and not params.is_sealed:
             raise _forbidden(
                 f"method {resolved.settings.method!r}, as this site hands its model to"
                 " nobody but neighbours, sealed",
                 "sealed-only",
-                "set method to 'spreadgnn' and spreadgnn.seal to true",
+                "run a method whose letters are sealed (docs/policy.md)",
             )
         if self.needs_clip and not 0 < privacy.update_clip <= self.update_clip_max:
             raise _forbidden(
@@ -187,14 +184,9 @@ class Policy(Settings):
                 "pooled-evaluation",
                 'set embedding.evaluation to "local"',
             )
-        by_norms = isinstance(params, GCFLParams) and params.sends_norms
-        if by_norms and not self.scores:
-            raise _forbidden(
-                "clusters by norms of gradients (gcfl.seq-source = 'last-grad-norm'),"
-                " which do not leave this site",
-                "scores",
-                "leave gcfl.seq-source 'update-norm'",
-            )
+        if (needs := params.needs_scores) and not self.scores:
+            what, _, cure = needs.partition("; ")
+            raise _forbidden(what, "scores", cure)
         settings = resolved.settings
         may_count = self.scores or self.pooled_evaluation
         if datasets.tells_class_sizes(settings) and not may_count:

@@ -48,6 +48,7 @@ TRAIN_COUNT = "train-count/"  # and a class: of them, those that train
 RAREST = "rarest-class"  # of all clients' training labels, as the server found out
 BY_PRECISION = "by-precision"  # whether rounds are chosen by average precision
 TOLD = "told/"  # and a name: a fact that a client's method adds at roll call
+WHOLE = "whole"  # such a name: hash of labels and sizes of a set that is shared out
 UNUSED = "unused"  # such a name: what the client's files hold and nobody reads
 LEFT_OUT = "left-out"  # and such: shares of its tables that are left out
 LAST_ROUND = "last-round"  # of this client that the server knows of; 0: none

@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from typing_extensions import override
 
 from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.data import hash_federation
 from fedgraph_flwr.errors import RunFailedError, wrong_return
 from fedgraph_flwr.lives import Lives
@@ -42,7 +43,7 @@ from fedgraph_flwr.wire import (
 from .averaging import find_bad_array, outweighing
 from .directory import Directory
 from .evaluator import Evaluator
-from .replies import Layout, Phase, find_other, is_model, layout_of
+from .replies import Layout, find_other, is_model, layout_of
 from .report import ClientInfo, Evaluation, Rarest, RoundReport
 from .rounds import Round
 from .sending import exchange
@@ -119,7 +120,9 @@ class AbstractGraphStrategy(Strategy):
         self.first_round = 1
         self.first_choice = 1  # results of earlier rounds are not the method's
         self.last_round = settings.num_server_rounds
-        self.directory = Directory(settings, experiment=experiment)
+        self.directory = Directory(
+            settings, experiment=experiment, fields=params.FIELDS
+        )
         self.compute_s: dict[int, float] = {}  # seconds of each client's last reply
         self.scores_elsewhere = False  # clients do, on the test sets of all
         self.rarest: Rarest | None = None  # class, where it is known

@@ -13,6 +13,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.core.fields import Field
 from fedgraph_flwr.core.flower import simulation
 from fedgraph_flwr.errors import DataError, RunFailedError, WireError
 from fedgraph_flwr.stopping import check_stop
@@ -51,8 +52,14 @@ class Directory:
     clients it concerns, and their ``reason``.
     """
 
-    def __init__(self, settings: RunSettings, *, experiment: str = "") -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        settings: RunSettings,
+        *,
+        experiment: str = "",
+        fields: tuple[Field, ...] = (),
+    ) -> None:
+        self._settings, self._fields = settings, fields
         self._header = {EXPERIMENT: experiment}
         self._wanted = frozenset(range(settings.num_clients))
         self._infos: dict[int, ClientInfo] = {}  # written by `_place` alone
@@ -357,7 +364,7 @@ class Directory:
             if known.node_id not in (NOWHERE, info.node_id) and known.node_id in online:
                 self._contest(info)
                 return
-            if words := difference(known, info):
+            if words := difference(known, info, self._fields):
                 self._bar(client, words, info.node_id)
                 return
         self._place(client, info)

@@ -16,8 +16,8 @@ import numpy as np
 from flwr.common.logger import log
 from typing_extensions import override
 
-from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM, GCFLParams
+from fedgraph_flwr.methods.fedavg import DELTA, SHARED
+from fedgraph_flwr.methods.gcfl import GRAD_NORM, GCFLParams
 from fedgraph_flwr.wire import NUM_EXAMPLES, NamedArrays, Parcel, select, with_prefix
 from fedgraph_flwr.wording import client_ranges, name_clients, shortened
 

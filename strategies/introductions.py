@@ -7,20 +7,18 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedgraph_flwr.common_fields import COMMON
+from fedgraph_flwr.core.fields import Field, Kind, find
 from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.likeness import TELLS
-from fedgraph_flwr.methods.spreadgnn import PUBLIC_KEY
 from fedgraph_flwr.wire import (
     CLASS_COUNT,
     IDENTITY,
-    LEFT_OUT,
     RAW_HASH,
     SITE,
     SPLIT_HASH,
     TIMING,
     TOLD,
     TRAIN_COUNT,
-    UNUSED,
     Parcel,
     Scalar,
     select,
@@ -49,8 +47,6 @@ _LASTING: Mapping[str, str] = {  # what a client must not change within a run
     "tasks": "tasks",
     "task_ids": "own tasks",
 }
-# of what else it tells: its site may change
-_CHANGING = {PUBLIC_KEY, TELLS, UNUSED, LEFT_OUT}
 
 
 def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:
@@ -70,10 +66,13 @@ def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:
         ) from error
 
 
-def difference(known: ClientInfo, now: ClientInfo) -> str:
+def difference(
+    known: ClientInfo, now: ClientInfo, fields: tuple[Field, ...] = ()
+) -> str:
     """Say how the data of a client that came back differ; "" if they do not.
 
-    An identity that either side does not tell is not compared.
+    An identity that either side does not tell is not compared. ``fields`` are those of
+    the method.
     """
     changed = [
         f"{words} was {shortened(before)}, is {shortened(found)}"
@@ -81,7 +80,12 @@ def difference(known: ClientInfo, now: ClientInfo) -> str:
         if (before := getattr(known, name)) != (found := getattr(now, name))
         and not (name == "identity" and "" in (before, found))
     ]
-    names = {*known.told, *now.told} - _CHANGING
+    declared = (*fields, *COMMON)
+    names = {
+        name
+        for name in {*known.told, *now.told}
+        if not (f := find(declared, Kind.TEXT, TOLD + name)) or f.is_lasting
+    }
     if names := {k for k in names if known.told.get(k) != now.told.get(k)}:
         # Who differs from all others in these would stop them, too.
         told = [{k: i.told.get(k, "") for k in sorted(names)} for i in (known, now)]

@@ -7,10 +7,10 @@ from abc import abstractmethod
 from flwr.serverapp import Grid
 from typing_extensions import override
 
+from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.wire import Parcel
 
 from .base import AbstractGraphStrategy
-from .replies import Phase
 from .sending import exchange
 
 

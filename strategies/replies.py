@@ -9,19 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 from flwr.app import RecordDict
 
+from fedgraph_flwr.common_fields import COMMON
+from fedgraph_flwr.core.fields import LARGEST, Field, Kind, Phase, find
 from fedgraph_flwr.embedding_scores import METRICS, TRANSFORMS
 from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.methods.fedsage_plus import ROWS
-from fedgraph_flwr.methods.gcfl import DELTA, GRAD_NORM
-from fedgraph_flwr.methods.spreadgnn import SILENT, UNUSABLE
+from fedgraph_flwr.methods.fedavg import DELTA, SHARED
 from fedgraph_flwr.privacy import (
     EDGE,
     EDGE_SHARED,
@@ -42,7 +40,6 @@ from fedgraph_flwr.tasks import (
 )
 from fedgraph_flwr.wire import (
     EVAL,
-    FRESH_START,
     NUM_EXAMPLES,
     TIMING,
     WEIGHTS_HASH,
@@ -63,9 +60,7 @@ from .report import ClientInfo
 # By name, dtype and shape, where None stands for any length.
 Layout: TypeAlias = Mapping[str, tuple[str, tuple[int | None, ...]]]
 _HEX = re.compile("[0-9a-f]{64}")
-_LARGEST = 1e100  # of any number: sums and squares of such are finite
 _COMPARED = (SHARED, DELTA)
-_MOST_ROW = 1e15  # of features: in float32 squares of larger ones may be infinite
 _DIFFER = (
     "server and site run different settings or versions, or uplink() of a plug-in's"
     " strategy expects other arrays than that of its client sends"
@@ -96,27 +91,17 @@ _RANGES = tuple(  # a metric's name -> its least and largest value
         ("(?:probe|svm)-accuracy", 0.0, 1.0),
         (f"(?:accuracy|roc-auc){ON_ALL}", 0.0, 1.0),
         (f"accuracy{OF_COMMONEST}", 0.0, 1.0),
-        (f"mae{ON_ALL}", 0.0, _LARGEST),
+        (f"mae{ON_ALL}", 0.0, LARGEST),
         (f"(?:roc-auc|{AVERAGE_PRECISION}){_OVER_TASKS}", 0.0, 1.0),
-        (f"(?:mae|rmse)(?:{OF_MEAN})?{_OVER_TASKS}", 0.0, _LARGEST),
+        (f"(?:mae|rmse)(?:{OF_MEAN})?{_OVER_TASKS}", 0.0, LARGEST),
         (f"{NO_SCORE}(?P<task>[0-9]{{1,6}})", 1.0, 1.0),
-        ("tasks-skipped", 0.0, _LARGEST),
-        ("loss", -_LARGEST, _LARGEST),
+        ("tasks-skipped", 0.0, LARGEST),
+        ("loss", -LARGEST, LARGEST),
     )
 )
-_MOST_ROUNDS = 999_999.0
-_COMPLAINT = re.compile(f"(?:{SILENT}|{UNUSABLE})(?P<of>0|[1-9][0-9]{{0,8}})")
 _EVAL = re.compile(
     f"{EVAL}(?P<split>{_SPLITS})/(?P<point>{_POINTS})/(?P<metric>[a-z0-9-]+)"
 )
-
-
-class Phase(Enum):
-    """The kind of message that clients were asked to answer."""
-
-    OPENING = "opening"
-    TRAINING = "training"
-    CLOSING = "closing evaluation"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +110,7 @@ class Expected:
 
     ``due`` are the points at which it evaluates its model; ``on_all`` says whether it
     also scores its model on the test sets of all clients; of ``neighbours`` it may say
-    that their mail is missing or of no use.
+    that their mail is missing or of no use; ``fields`` are those of the method.
     """
 
     info: ClientInfo
@@ -134,6 +119,7 @@ class Expected:
     due: Collection[str]
     on_all: bool
     neighbours: Collection[int]
+    fields: tuple[Field, ...] = ()
 
 
 def read_reply(content: RecordDict, asked: Collection[int]) -> dict[int, Parcel]:
@@ -174,7 +160,7 @@ def misfit(parcel: Parcel, expected: Expected) -> str:
         find_misfit(parcel.arrays, expected.layout)
         or _wrong_metrics(parcel.metrics, expected)
         or _wrong_facts(parcel, expected.phase)
-        or _huge_rows(parcel.arrays)
+        or _too_large(parcel.arrays, expected.fields)
         or find_bad_array(parcel.evaluation)
     )
 
@@ -254,12 +240,14 @@ def find_other(model: NamedArrays, layout: Layout, *, cure: str) -> str:
     return ""
 
 
-def _huge_rows(arrays: NamedArrays) -> str:
-    if ROWS in arrays and (np.abs(arrays[ROWS]) > _MOST_ROW).any():
-        return (
-            f"its rows of features hold numbers beyond +-{_MOST_ROW:g}; scale the"
-            " features, or look at that client's data"
-        )
+def _too_large(arrays: NamedArrays, fields: tuple[Field, ...]) -> str:
+    for name, array in arrays.items():
+        field = find(fields, Kind.ARRAY, name)
+        if field and field.most < LARGEST and (np.abs(array) > field.most).any():
+            return (
+                f"array {name!r} ({field.what}) holds numbers beyond +-{field.most:g};"
+                " look at that client's data, or scale its features"
+            )
     return ""
 
 
@@ -333,7 +321,7 @@ def _wrong_totals(told: Mapping[str, int | float]) -> str:
     if (SECRET in told) != bool(names) or told.get(SECRET, 0) not in (0, 1):
         return f"{SECRET!r} must be 0 or 1 beside totals, and only there"
     for name, value in told.items():
-        if not 0 <= value <= (1 if name == _DELTA else _LARGEST):
+        if not 0 <= value <= (1 if name == _DELTA else LARGEST):
             return f"{name} is {shortened(value)}"
     return ""
 
@@ -371,20 +359,19 @@ def _wrong_metrics(metrics: Mapping[str, int | float], expected: Expected) -> st
 
 
 def _wrong_metric(name: str, value: float, expected: Expected) -> str:
-    is_training = expected.phase is Phase.TRAINING
     bounds = None
-    complaint = _COMPLAINT.fullmatch(name)
-    is_of_peer = complaint and int(complaint["of"]) in expected.neighbours
-    if (name == FRESH_START or is_of_peer) and expected.phase is not Phase.OPENING:
-        bounds = (0.0, _MOST_ROUNDS)
-    elif name in TIMING or (name == GRAD_NORM and is_training):
-        bounds = (0.0, 1e12 if name != GRAD_NORM else _LARGEST)
-    elif match := _EVAL.fullmatch(name):
-        is_loss = is_training and match["split"] == "train"
-        allowed = match["point"] in expected.due or is_loss
-        if match["metric"].endswith(ON_ALL):
-            allowed = expected.on_all
-        bounds = _bounds(match["metric"], expected.info) if allowed else None
+    field = find((*COMMON, *expected.fields), Kind.NUMBER, name)
+    if field and expected.phase in field.phases:
+        bounds = field.least, field.most
+        rest = name.removeprefix(field.name)
+        if field.of_neighbour and int(rest) not in expected.neighbours:
+            bounds = None
+        elif match := _EVAL.fullmatch(name):
+            is_loss = expected.phase is Phase.TRAINING and match["split"] == "train"
+            allowed = match["point"] in expected.due or is_loss
+            if match["metric"].endswith(ON_ALL):
+                allowed = expected.on_all
+            bounds = _bounds(match["metric"], expected.info) if allowed else None
     if bounds is None:
         return (
             f"metric {shortened(name)!r} is none that clients send here; let a plug-in"

@@ -13,6 +13,7 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.errors import RunFailedError, wrong_return
 from fedgraph_flwr.lives import EARLIER_RUNS
 from fedgraph_flwr.seeding import numpy_rng
@@ -34,7 +35,6 @@ from fedgraph_flwr.wording import shortened, tell_reasons, with_sites
 
 from .replies import (
     Expected,
-    Phase,
     check_privacy,
     find_absurd,
     is_layout,
@@ -298,6 +298,7 @@ class Round:
             due=self._due(),
             on_all=is_closing and strategy.scores_elsewhere,
             neighbours=strategy.neighbours(client),
+            fields=strategy.params.FIELDS,
         )
 
     def _due(self) -> list[str]:

@@ -11,11 +11,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app import MetricRecord as Metrics
 from safetensors.numpy import load, save
 
+from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA
 from fedgraph_flwr.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
-from strategies.replies import Phase
 
 VICTIM = 2
 LENIENT = {"min-fit-replies": 0.5}

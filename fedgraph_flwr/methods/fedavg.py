@@ -20,7 +20,7 @@ from ..rules import MOST_STEPS, integer, number
 from ..tasks import GRAPH_EMBEDDING
 from .fclg import FCLGParams
 
-SHARED = "shared/"
+SHARED, DELTA = "shared/", "delta/"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Settings
+from ..core.fields import Field, Kind, Phase
 from ..errors import ConfigError
 from ..method import Method
 from ..rules import choice, flag, integer, number
@@ -58,6 +59,15 @@ class FedGTAParams(Settings):
     """
 
     TABLE = "fedgta"
+    FIELDS = (
+        Field(
+            name=MOMENTS,
+            kind=Kind.ARRAY,
+            phases=(Phase.TRAINING,),
+            what="moments of labels",
+            consent="statistics",
+        ),
+    )
 
     steps: int = integer(5, 0, 1000)
     alpha: float = number(0.5, 0, 1)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Settings
+from ..core.fields import Field, Kind, Phase
 from ..method import Method
 from ..rules import MOST_STEP, flag, integer, number
 from ..tasks import NODE_CLASSIFICATION
@@ -47,6 +48,16 @@ class FedSagePlusParams(Settings):
     """
 
     TABLE = "fedsage-plus"
+    FIELDS = (
+        Field(
+            name=ROWS,
+            kind=Kind.ARRAY,
+            phases=(Phase.OPENING,),
+            what="feature rows of nodes",
+            consent="raw_features",
+            most=1e15,  # in float32 squares of larger ones may be infinite
+        ),
+    )
 
     rounds: int = integer(10, 0, 100_000)
     hidden_share: float = number(0.5, 0, 1, low_open=True)

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..config import Settings
+from ..core.fields import Field, Phase
 from ..method import Method, on_every_task
 from ..retired import ONE
 from ..rules import MOST_ROUNDS, Value, choice, flag, integer, number
 
-DELTA = "delta/"
 GRAD_NORM = "grad-norm"
 _NODE_DATA = (
     "Cora",
@@ -72,6 +72,15 @@ class GCFLParams(Settings):
         "history-reset": ONE,
         "mean-norm-weighting": ONE,
     }
+    FIELDS = (
+        Field(
+            name=GRAD_NORM,
+            phases=(Phase.TRAINING,),
+            what="norms of gradients",
+            consent="scores",
+            is_clean=False,
+        ),
+    )
     NEEDS_ALL = "a cluster splits by the updates of all its clients in one round"
     ADVICE = (
         "To choose: run once with both thresholds 0, which never splits. Look in"
@@ -101,6 +110,16 @@ class GCFLParams(Settings):
     min_cluster_size: int = integer(3, 2, MOST_ROUNDS)
     seq_source: str = choice("update-norm", "update-norm", "last-grad-norm")
     standardize: bool = flag(False)
+
+    @property
+    def needs_scores(self) -> str:
+        """Name clusters that are made by norms of gradients."""
+        if not self.sends_norms:
+            return ""
+        return (
+            "clusters by norms of gradients (gcfl.seq-source = 'last-grad-norm'), which"
+            " do not leave this site; leave gcfl.seq-source 'update-norm'"
+        )
 
     @property
     def sends_norms(self) -> bool:

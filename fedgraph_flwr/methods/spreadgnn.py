@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..config import Settings
+from ..core.fields import Field, Kind, Phase
 from ..method import Method
 from ..peers import mixing, topology
 from ..rules import (
@@ -37,6 +38,7 @@ from ..rules import (
     path,
 )
 from ..tasks import MULTI_TASK_CLASSIFICATION
+from ..wire import TOLD
 
 ALL = "all"
 FROM, TO = "from/", "to/"
@@ -79,6 +81,24 @@ class SpreadGNNParams(Settings):
         "encoder": "set multitask.encoder",
         "regression-loss": "set multitask.regression-loss",
     }
+    FIELDS = (
+        Field(
+            name=TOLD + PUBLIC_KEY,
+            kind=Kind.TEXT,
+            phases=(Phase.ROLL_CALL,),
+            is_lasting=False,
+        ),
+        *(
+            Field(
+                name=name,
+                rest="0|[1-9][0-9]{0,8}",
+                phases=(Phase.TRAINING, Phase.CLOSING),
+                of_neighbour=True,
+                most=float(MOST_ROUNDS),
+            )
+            for name in (SILENT, UNUSABLE)
+        ),
+    )
     NEEDS_ALL = (
         "a neighbour that is left out mixes nothing of those that mix its model, which"
         " pulls the mean over all clients to whoever was drawn"
@@ -100,6 +120,11 @@ class SpreadGNNParams(Settings):
     task_reg: float = number(1e-4, 0)
     omega_eta: float = number(0.5, 0, 1)
     omega_every: str = choice("epoch", "epoch", "step")
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether letters are encrypted between neighbours."""
+        return self.seal
 
     def beside_updates(self) -> str:
         """Name letters, which hold more than updates."""

@@ -190,7 +190,7 @@ def test_a_state_folder_that_is_made_is_for_its_user_alone(tmp_path):
     """Whichever is first: a run, a key made by hand, an account."""
     makers = {
         "run": lambda root: bind_run(root, 7, "one"),
-        "sealed": lambda root: begin_folder(root, "one", SEALS, 0),
+        "sealed": lambda root: begin_folder(root, "one", 0),
         "key": lambda root: write_once(root / "identity" / "client-0.key", b"k"),
         "account": lambda root: write_account(root / "privacy-lifetime" / "0.json"),
     }
@@ -258,19 +258,18 @@ def test_a_client_whose_folder_of_a_sealed_run_is_gone_is_refused_and_no_other(
     tmp_path,
 ):
     for client in (0, 1):
-        begin_folder(tmp_path, "one", SEALS, client)
-        begin_folder(tmp_path, "one", SEALS, client)
+        begin_folder(tmp_path, "one", client)
+        begin_folder(tmp_path, "one", client)
     gone = tmp_path / "one" / "client-0"
     gone.rmdir()
     for _ in range(2):
         with pytest.raises(WireError, match=r"client 0 in .*'one' is gone .* delete"):
-            begin_folder(tmp_path, "one", SEALS, 0)
-        begin_folder(tmp_path, "one", SEALS, 1)
-    begin_folder(tmp_path, "one", {}, 0)  # a run that seals nothing
-    begin_folder(tmp_path, "two", SEALS, 0)
+            begin_folder(tmp_path, "one", 0)
+        begin_folder(tmp_path, "one", 1)
+    begin_folder(tmp_path, "two", 0)
     assert not gone.exists()
     gone.mkdir()  # restored
-    begin_folder(tmp_path, "one", SEALS, 0)
+    begin_folder(tmp_path, "one", 0)
 
 
 def test_a_message_of_another_experiment_begins_no_folder(tmp_path):

@@ -1,0 +1,88 @@
+"""What may stand in a client's reply: each field is declared once, as data.
+
+Common fields are those of ``fedgraph_flwr.common_fields``; a method declares its own in
+``FIELDS`` of its parameters. Gate, policy and server read nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+
+LARGEST = 1e100  # of any number: sums and squares of such are finite
+
+
+class Phase(Enum):
+    """The kind of message that clients were asked to answer."""
+
+    ROLL_CALL = "roll call"
+    OPENING = "opening"
+    TRAINING = "training"
+    CLOSING = "closing evaluation"
+
+
+class Kind(Enum):
+    """Part of a parcel in which a field stands."""
+
+    ARRAY = "an array"
+    NUMBER = "a number"
+    TEXT = "a text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One field of a client's reply, or all fields whose names begin alike.
+
+    Parameters
+    ----------
+    name : str
+        Whole name; with ``rest`` its beginning.
+    rest : str
+        Regular expression of what follows the beginning; "" if nothing does.
+    kind : Kind
+    phases : tuple of Phase
+        Messages whose replies may hold it.
+    what : str
+        What it tells, for a refusal; needed with ``consent`` and ``is_clean``.
+    consent : str
+        Field of ``Policy`` without which it stays at a site; "" if it may always leave.
+    is_clean : bool
+        Whether it may leave a site that lets out nothing but clipped updates.
+    is_lasting : bool
+        Whether a client that comes back must say the same.
+    of_neighbour : bool
+        Whether ``rest`` is a client, which must be a neighbour of the sender.
+    least, most : float
+        Range of a number; of an array, ``most`` bounds absolute values.
+    """
+
+    name: str
+    rest: str = ""
+    kind: Kind = Kind.NUMBER
+    phases: tuple[Phase, ...]
+    what: str = ""
+    consent: str = ""
+    is_clean: bool = True
+    is_lasting: bool = True
+    of_neighbour: bool = False
+    least: float = 0.0
+    most: float = LARGEST
+
+    def match(self, name: str) -> re.Match[str] | None:
+        """Match a name in a reply; None if it is of another field."""
+        if not name.startswith(self.name):
+            return None
+        return _pattern(self.name, self.rest).fullmatch(name)
+
+
+@cache
+def _pattern(name: str, rest: str) -> re.Pattern[str]:
+    return re.compile(f"{re.escape(name)}(?P<rest>{rest})")
+
+
+def find(fields: Iterable[Field], kind: Kind, name: str) -> Field | None:
+    """Return the first field of a kind to which a name belongs; None if none has it."""
+    return next((f for f in fields if f.kind is kind and f.match(name)), None)
