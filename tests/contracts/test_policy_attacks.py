@@ -102,7 +102,7 @@ def test_a_failure_carries_no_number_but_privacy_and_time(
 
     monkeypatch.setattr(InlineGrid, "deliver", keep)
     node = {"clients": "0,1,2", "state-dir": str(tmp_path)}
-    with pytest.raises(RunFailedError, match="(ValueError|PolicyError): see"):
+    with pytest.raises(RunFailedError, match=r"(ValueError|PolicyError): see"):
         run("fedavg", node_configs=[{**node, **toys.policy(tmp_path, **policy)}])
     assert left
     assert all(set(p.metrics) == {"started-at", "compute-s"} for p in left)
