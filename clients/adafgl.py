@@ -16,12 +16,12 @@ from torch.nn.functional import one_hot
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.seeding import numpy_rng
+from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.methods.adafgl import AdaFGLParams
-from fedgraph_flwr.seeding import numpy_rng
-from fedgraph_flwr.wire import Parcel
 
-from .graphs.label_propagation import propagate_labels
+from .graphs.structure import propagate_labels
 from .graphs.whole_graph import NodeData, NodeStructure, WholeGraph
 from .job import Job, ModelSpec
 from .models.adafgl_nets import (
@@ -36,8 +36,8 @@ from .models.adafgl_nets import (
     correct,
     fused,
 )
-from .optimizer import make_optimizer, optimizer_tensors
 from .tasks.node_classifier import NodeClassifierClient
+from .training import make_optimizer, optimizer_tensors
 
 _KNOWLEDGE, _SCORE = "adafgl/knowledge", "adafgl/homophily"
 _SHARED = "extractor."

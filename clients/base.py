@@ -2,28 +2,42 @@
 
 Nothing on ``self`` outlives a message: Flower builds a new client each time, possibly
 in another process. What must last goes to :class:`~clients.store.ClientStore`.
+
+A server that chooses the model can make training overflow, or fail, for some label
+alone. Neither shows in the reply, but for the time that it took, and both are paid for.
 """
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
+from logging import WARNING
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 import torch
+from flwr.common.logger import log
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.errors import DataError, WireError, wrong_return
-from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.seeding import derive_seed
-from fedgraph_flwr.wire import (
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.data import IntArray
+from fedgraph_flwr.core.errors import (
+    ConfigError,
+    DataError,
+    PrivacyBudgetError,
+    StorageError,
+    WireError,
+    wrong_return,
+)
+from fedgraph_flwr.core.seeding import derive_seed
+from fedgraph_flwr.core.wire import (
     KEEP_FROM,
     LAST_ROUND,
     NUM_EXAMPLES,
@@ -37,15 +51,147 @@ from fedgraph_flwr.wire import (
     select,
     with_prefix,
 )
+from fedgraph_flwr.core.words import visible
+from fedgraph_flwr.methods.fedavg import SHARED
 
-from .classic import Header
+from .classic import ClassicClient, Header
 from .graphs.batching import ClientData
-from .job import Job, ModelSpec, P, Start
-from .noisy_updates import NoisyUpdates
-from .optimizer import make_optimizer, optimizer_tensors
-from .round import Round, recall
-from .tensors import hash_tensors, places, read_shared, to_arrays
-from .training import train_epochs
+from .job import Job, ModelSpec, P, Round, Start, recall
+from .training import (
+    hash_tensors,
+    make_optimizer,
+    optimizer_tensors,
+    places,
+    read_shared,
+    to_arrays,
+    train_epochs,
+)
+
+_ASKED = "asked-so-far"  # in the state
+
+
+class NoisyUpdates(ClassicClient, Generic[P]):
+    """Base of :class:`~clients.base.GraphClient`: the privacy of its updates."""
+
+    SENDS_UPDATES: ClassVar[bool] = True
+    job: Job[P]
+    data: ClientData
+    round: Round
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers of the model by name."""
+
+    @abstractmethod
+    def private_keys(self) -> list[str]:
+        """Names of tensors that stay and persist."""
+
+    @abstractmethod
+    def _start_of_model(self) -> Start:
+        """Make the model before round 1."""
+
+    def _overflowed(self) -> bool:
+        """Whether the model, or its update, holds NaN or infinity."""
+        tensors = self.tensors()
+        steps = [tensors[n] - w for n, w in self.round.received.items()]
+        return not all(bool(t.isfinite().all()) for t in (*tensors.values(), *steps))
+
+    @torch.no_grad()
+    def _put_back(self) -> dict[str, Tensor]:
+        """Set the model to the start of the round, as if it had not been trained.
+
+        A server that chooses the model can let it overflow for some label. Its update
+        is then one of zeros, under noise and paid for, so that nobody sees whether it
+        did; and the next round begins with numbers. Return the state from before.
+        """
+        log(
+            WARNING,
+            "client %d, round %d: training overflowed, so the noise alone of its update"
+            " is sent, and charged; lower learning-rate",
+            self.job.client_id,
+            self.round.number,
+        )
+        if self.round.stored:  # read anew, as the optimiser has changed its moments
+            stored = self.job.store.load(self.round.after) or {}
+            self.round = replace(self.round, stored=stored)
+        tensors = self.tensors()
+        before = dict(places(self._start_of_model().model))
+        for name in self.private_keys():
+            there, key = before[name]
+            tensors[name].copy_(self.round.stored.get(name, there[key]))
+        for name, weight in self.round.received.items():
+            tensors[name].copy_(weight)
+        private = {name: tensors[name].detach() for name in self.private_keys()}
+        return dict(self.round.stored) or private
+
+    def _privatised(self, trained: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Clip the update and add noise to it, if the run protects updates."""
+        privacy, site = self.job.privacy, self.job.site
+        if not privacy.update_clip or not self.SENDS_UPDATES:
+            return trained
+        received = {n: w.cpu().numpy() for n, w in self.round.received.items()}
+        stored = [t.cpu().numpy() for _, t in sorted(self.round.stored.items())]
+        asked = [digest.numpy() for digest in self._asked().values()]
+        noisy = site.noisy_update(
+            [trained[n].cpu().numpy() - w for n, w in received.items()],
+            self.data.partition,
+            server_round=self.round.number,
+            inputs=[*received.values(), *stored, *asked],
+        )
+        return {
+            n: torch.from_numpy(w + step)
+            for (n, w), step in zip(received.items(), noisy, strict=True)
+        }
+
+    def _asked(self) -> dict[str, Tensor]:
+        """Digest of all that led to this round beside the data, for noise and state.
+
+        At a site noise has its name too. Of names by states alone a server that asks
+        for one round from two states would see by equal noise that these are equal: no
+        label has changed anything.
+        """
+        if not (self.job.site.is_secret and self.job.privacy.update_clip):
+            return {}
+        before = self.round.stored.get(_ASKED, torch.zeros(0, dtype=torch.uint8))
+        digest = hashlib.sha256(before.numpy().tobytes())
+        # A resume may change the threads, on which last digits depend.
+        digest.update(f"{self.round.number}/{self.job.settings.torch_threads}".encode())
+        received = [w.cpu().numpy() for w in self.round.received.values()]
+        for array in (*received, *self.round.extras.values()):
+            digest.update(f"/{array.dtype}{array.shape}".encode() + array.tobytes())
+        return {_ASKED: torch.tensor(list(digest.digest()), dtype=torch.uint8)}
+
+    @contextmanager
+    def hiding_failure(self) -> Iterator[None]:
+        """Go on after a failure on the data of a site, if its updates are noisy.
+
+        A server that chooses the model can make it fail for some label alone, and would
+        learn that label past the noise. What was trained until then is sent under
+        noise, and charged, as ever.
+        """
+        try:
+            yield
+        except (ConfigError, PrivacyBudgetError, StorageError, WireError):
+            raise  # of the run, the budget or the disk
+        except Exception as error:
+            if not (self.job.site.is_secret and self.job.privacy.update_clip):
+                raise
+            log(
+                WARNING,
+                "client %d, round %d: goes on without what failed, as the server must"
+                " not learn of it: %s: %s",
+                self.job.client_id,
+                self.round.number,
+                type(error).__name__,
+                visible(str(error)),
+            )
+
+    def spent(self) -> dict[str, float]:
+        """Metrics of the privacy spent so far; none in runs without noise."""
+        if not self.job.privacy.is_on:
+            return {}
+        return self.job.site.spent(self.data.partition)
+
 
 Metrics = dict[str, int | float]
 
@@ -184,13 +330,13 @@ class GraphClient(NoisyUpdates[P]):
         """Further tensors to keep; the next round finds them in ``stored``."""
         return {}
 
-    def goes_on_from(self, number: int, told: int) -> int:  # noqa: ARG002
+    def goes_on_from(self, number: int, known: int) -> int:  # noqa: ARG002
         """Round whose state round ``number`` goes on from; 0 for none.
 
         That is the last one that the server knows of, ``told``: a round whose reply it
         does not have counts for neither side.
         """
-        return told
+        return known
 
     def without_state(self, number: int) -> None:
         """Refuse a round if nothing is stored from before it and no model came.
@@ -261,8 +407,8 @@ class GraphClient(NoisyUpdates[P]):
             keep_from=int(header.get(KEEP_FROM, 0)),
         )
         count = len(self.data.partition.train)
-        told = Parcel(metrics={NUM_EXAMPLES: count, **self.round.told()})
-        return join(told, practised, sent, Parcel(metrics=self.spent()))
+        counts = Parcel(metrics={NUM_EXAMPLES: count, **self.round.restart_metrics()})
+        return join(counts, practised, sent, Parcel(metrics=self.spent()))
 
     @override
     def assess(self, parcel: Parcel, header: Header) -> Parcel:
@@ -278,11 +424,11 @@ class GraphClient(NoisyUpdates[P]):
         self.round = self.begin(parcel, header)
         measured = self._measure("post_aggregation")
         count = len(self.data.partition.test)
-        told = Parcel(metrics={NUM_EXAMPLES: count, **self.round.told()})
+        counts = Parcel(metrics={NUM_EXAMPLES: count, **self.round.restart_metrics()})
         about = Parcel(
             facts={WEIGHTS_HASH: hash_tensors(self.tensors())}, metrics=self.spent()
         )
-        return join(told, measured, about)
+        return join(counts, measured, about)
 
     # Steps of a round ------------------------------------------------------------
 
@@ -303,8 +449,8 @@ class GraphClient(NoisyUpdates[P]):
                 f"client {self.job.client_id} is asked for round {number}, rounds"
                 " count from 1; both ends must run the same version of fedgraph_flwr"
             )
-        told = int(parcel.facts.get(LAST_ROUND, 0))
-        after = self.goes_on_from(number, told)
+        known = int(parcel.facts.get(LAST_ROUND, 0))
+        after = self.goes_on_from(number, known)
         if after >= number:
             raise WireError(
                 f"client {self.job.client_id} is asked for round {number} after its"
@@ -314,7 +460,7 @@ class GraphClient(NoisyUpdates[P]):
             self.job.store,
             number,
             after,
-            told=told,
+            known=known,
             may_restart=self.job.may_restart,
         )
         named = self.tensors()

@@ -11,9 +11,8 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.wire import (
+from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.wire import (
     LAST_ROUND,
     NUM_EXAMPLES,
     SERVER_ROUND,
@@ -21,6 +20,7 @@ from fedgraph_flwr.wire import (
     Scalar,
     with_prefix,
 )
+from fedgraph_flwr.methods.fedavg import SHARED
 
 Array = NDArray[np.generic]
 Header = Mapping[str, Scalar]  # of a message: what holds for all of its parcels

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from fedgraph_flwr.tasks import ON_ALL
-from fedgraph_flwr.wire import Parcel, count_key, evaluation_key
+from fedgraph_flwr.core.tasks import ON_ALL
+from fedgraph_flwr.core.wire import Parcel, count_key, evaluation_key
 
 from .base import GraphClient
 from .graphs.batching import ClientData

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.data import DiffusionSpec
+from fedgraph_flwr.core.data import DiffusionSpec
 from fedgraph_flwr.methods.fclg import FCLGParams
 
 from .graphs.batching import Batch, ClientData
 from .graphs.ops import sum_pool
 from .job import Job, ModelSpec
-from .losses.contrast import distill_kl, distill_mse, nt_xent
-from .losses.terms import model_contrast
+from .losses import distill_kl, distill_mse, model_contrast, nt_xent
 from .mixins import RemembersModel
 from .models.weighted_gin import WeightedGIN
 from .tasks.graph_embedder import EmbeddingClient

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.errors import DataError, WireError
+from fedgraph_flwr.core.errors import DataError, WireError
+from fedgraph_flwr.core.seeding import derive_seed
+from fedgraph_flwr.core.wire import NamedArrays, Parcel, join
 from fedgraph_flwr.methods.fedgkd import (
     FEATURE_MAPS,
     FEATURES,
@@ -24,11 +26,14 @@ from fedgraph_flwr.methods.fedgkd import (
     Y0,
     FedGKDParams,
 )
-from fedgraph_flwr.seeding import derive_seed
-from fedgraph_flwr.wire import NamedArrays, Parcel, join
 
-from .fedgkd_distillation import Distilled, Recipe, distil, gumbel_noise
-from .fedgkd_matching import match_gradients
+from .fedgkd_distillation import (
+    Distilled,
+    Recipe,
+    distil,
+    gumbel_noise,
+    match_gradients,
+)
 from .mixins import Pulled
 from .models.node_gnn import NodeGNN
 from .tasks.node_classifier import NodeClassifierClient

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from fedgraph_flwr.core.wire import NamedArrays, Parcel, join
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA, FedGMTLParams
-from fedgraph_flwr.wire import NamedArrays, Parcel, join
 
 from .graphs.batching import Batch
 from .job import Job, ModelSpec
-from .losses.task_covariance import (
+from .multitask_gnn import MultiTaskGNNClient
+from .task_covariance import (
     TaskCovariance,
     closed_form,
     covariance_record,
@@ -28,7 +29,6 @@ from .losses.task_covariance import (
     precision,
     trace_penalty,
 )
-from .multitask_gnn import MultiTaskGNNClient
 
 
 @final

@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from typing_extensions import override
 
+from fedgraph_flwr.core.wire import Parcel, join
 from fedgraph_flwr.methods.fedgta import CONFIDENCE, MOMENTS, FedGTAParams
-from fedgraph_flwr.wire import Parcel, join
 
-from .graphs.label_propagation import propagate_labels
+from .graphs.structure import propagate_labels
 from .tasks.node_classifier import NodeClassifierClient
-from .tensors import to_arrays
+from .training import to_arrays
 
 _TINY = 1e-8  # inside the logarithm
 

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.seeding import numpy_rng
+from fedgraph_flwr.core.wire import Parcel, join
 from fedgraph_flwr.methods.fedpub import EMBEDDING, FedPubParams
-from fedgraph_flwr.seeding import numpy_rng
-from fedgraph_flwr.wire import Parcel, join
 
-from .graphs.dense_graph import DenseGraph
+from .graphs.whole_graph import DenseGraph
 from .job import ModelSpec
 from .models.masked_gnn import MaskedGNN
 from .tasks.node_classifier import NodeClassifierClient

@@ -17,13 +17,14 @@ from flwr.common.logger import log
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.config import Settings
-from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.core.config import Settings
+from fedgraph_flwr.core.data import IntArray
+from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
+from fedgraph_flwr.core.wire import NamedArrays, select
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
-from fedgraph_flwr.seeding import derive_seed, numpy_rng
-from fedgraph_flwr.wire import NamedArrays, select
 
 from .fedsage_plus_generator import (
+    MendedGraph,
     NeighbourGenerator,
     check_generated,
     choose_neighbours,
@@ -31,7 +32,6 @@ from .fedsage_plus_generator import (
     train_generator,
     unmended,
 )
-from .fedsage_plus_graph import MendedGraph
 from .graphs.ops import dense_rows
 from .job import Job
 from .models.node_gnn import SAGEConv

@@ -1,4 +1,4 @@
-"""Learns which neighbours the nodes of a client's graph may lack (FedSage+'s NeighGen).
+"""FedSage+'s generator of neighbours, and the graph that it mends.
 
 Zhang et al. 2021, arXiv:2106.13430. Some nodes are hidden; from what is left a
 GraphSAGE predicts how many neighbours a node lost, and their features.
@@ -18,13 +18,58 @@ from torch.optim import Adam
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
-from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.core.data import IntArray
+from fedgraph_flwr.core.errors import DataError
 
-from .fedsage_plus_graph import MendedGraph
 from .graphs.csr import csr, row_pointer
-from .graphs.ops import linear
+from .graphs.ops import linear, sum_neighbours
+from .graphs.whole_graph import NodeStructure
 from .models.node_gnn import NodeGNN, SAGEConv
+
+
+@final
+class MendedGraph(NodeStructure):
+    """A client's graph with generated neighbours, in both directions.
+
+    Rows are the graph's nodes, then the generated ones, which are in no split.
+
+    Parameters
+    ----------
+    adjacency : sparse CSR tensor, shape (num_nodes, num_nodes)
+        Symmetric, entries 1.
+    x : tensor, shape (num_nodes, num_features)
+    generated : tensor, shape (num_new, num_features)
+    owner : int64 tensor, shape (num_new,)
+        Node on which each generated one hangs.
+    """
+
+    def __init__(
+        self, adjacency: Tensor, x: Tensor, generated: Tensor, owner: Tensor
+    ) -> None:
+        self.x = torch.cat([x, generated])
+        self.num_nodes, self.owner = len(x), owner
+        self._adjacency = adjacency
+        degree = adjacency.crow_indices().diff().to(x.dtype)
+        extra = torch.bincount(owner, minlength=len(x)).to(x.dtype)
+        hanging = torch.ones(len(owner), dtype=x.dtype, device=x.device)
+        self._degree = torch.cat([degree + extra, hanging])[:, None]
+
+    def _sum(self, x: Tensor) -> Tensor:
+        """Sum over neighbours, (num_nodes + num_new, d) -> the same."""
+        known, new = x[: self.num_nodes], x[self.num_nodes :]
+        summed = sum_neighbours(known, self._adjacency)
+        return torch.cat([summed.index_add(0, self.owner, new), known[self.owner]])
+
+    @override
+    def propagate(self, x: Tensor) -> Tensor:
+        root = (self._degree + 1).rsqrt()
+        scaled = root * x
+        return root * (self._sum(scaled) + scaled)
+
+    @override
+    def mean(self, x: Tensor) -> Tensor:
+        return self._sum(x) / self._degree.clamp(min=1)
+
 
 _WIDTHS = (256, 2048)  # of the feature generator, as in the authors' code
 _BLOCK = 16_384  # nodes; of larger graphs no block's hidden layers are kept

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings
+from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.methods.fedstar import FedStarParams
 
-from .graphs.structure_encoding import encode_structure
+from .graphs.structure import encode_structure
 from .graphs.whole_graph import NodeData
 from .job import Job, ModelSpec
 from .models.star_gnn import STRUCTURE, StarGNN

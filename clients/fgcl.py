@@ -15,20 +15,18 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.data import IntArray
+from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.methods.fgcl import FGCLParams
-from fedgraph_flwr.seeding import numpy_rng
 
 from .graphs.batching import Batch, ClientData
 from .graphs.csr import send
-from .graphs.molecule_data import MoleculeData
-from .graphs.node_rows import Nodes
-from .graphs.noisy_view import NoisyView, check_together
-from .graphs.noisy_view_kept import ViewedData, keep_view
+from .graphs.node_rows import MoleculeData, Nodes
+from .graphs.noisy_view import NoisyView, ViewedData, check_together, keep_view
 from .graphs.structure import NoEdges, SparseStructure, Structure
 from .job import Job, ModelSpec
-from .losses.contrast import info_nce
+from .losses import info_nce
 from .models.weighted_encoders import GraphModel
 from .privacy.laplace import Triangles
 from .privacy.negatives import NegativeQueue

@@ -8,13 +8,12 @@ from __future__ import annotations
 from torch import Tensor
 from typing_extensions import override
 
+from fedgraph_flwr.core.wire import Parcel, with_prefix
 from fedgraph_flwr.methods.fedavg import DELTA
 from fedgraph_flwr.methods.gcfl import GRAD_NORM, GCFLParams
-from fedgraph_flwr.wire import Parcel, with_prefix
 
 from .base import GraphClient, Metrics
-from .tensors import to_arrays
-from .training import gradient_norm
+from .training import gradient_norm, to_arrays
 
 
 class SendsUpdate(GraphClient[GCFLParams]):

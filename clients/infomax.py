@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.data import DiffusionSpec
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.data import DiffusionSpec
 from fedgraph_flwr.methods.fclg import (
     MOON_TEMPERATURE,
     InfoGraphParams,
@@ -23,8 +23,7 @@ from fedgraph_flwr.methods.fclg import (
 
 from .graphs.batching import Batch, ClientData
 from .job import ModelSpec
-from .losses.jsd import jsd_loss
-from .losses.terms import pull
+from .losses import jsd_loss, pull
 from .mixins import ModelContrast
 from .models.infograph import InfoGraph
 from .models.mvgrl import MVGRL

@@ -1,20 +1,24 @@
-"""The job that a client is given, and the sizes that its model is built from."""
+"""What a client is given, what it remembers of a round, and what it may offer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from logging import WARNING
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import nn
+from flwr.common.logger import log
+from torch import Tensor, nn
 
-from fedgraph_flwr.config import RunSettings, Settings
-from fedgraph_flwr.privacy import PrivacySettings
-from fedgraph_flwr.seeding import derive_seed
-from fedgraph_flwr.tasks import Task
-from fedgraph_flwr.wire import NamedArrays
+from fedgraph_flwr.core.config import RunSettings, Settings
+from fedgraph_flwr.core.data import DiffusionSpec
+from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.privacy_settings import PrivacySettings
+from fedgraph_flwr.core.seeding import derive_seed
+from fedgraph_flwr.core.tasks import Task
+from fedgraph_flwr.core.wire import FRESH_START, NamedArrays, Scalar
 
 from .graphs.batching import ClientData
 from .privacy.site import PrivateSite
@@ -149,3 +153,153 @@ class Job(Generic[P]):
             num_classes=graphs.num_classes,
             client_id=self.client_id,
         )
+
+
+_BEGAN_AFRESH = "began-afresh"  # in the state: in which round, and what was lost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One message to a client, read, and the client's state from before it.
+
+    Parameters
+    ----------
+    number : int
+        Counted from 1.
+    after : int
+        The round whose state it goes on from; 0 for none.
+    received : dict of str to tensor
+        Shared tensors as they came; empty if none did.
+    extras : dict of str to array
+        What came beside the shared tensors.
+    facts : mapping of str to scalar
+        Texts and flags that came.
+    stored : dict of str to tensor
+        That state; empty before the client's first round.
+    fresh_start : int64 tensor (2,), optional
+        The round in which the client began afresh, and the round whose state was lost.
+    """
+
+    number: int = 0
+    after: int = 0
+    received: Mapping[str, Tensor] = field(default_factory=dict)
+    extras: NamedArrays = field(default_factory=dict)
+    facts: Mapping[str, Scalar] = field(default_factory=dict)
+    stored: Mapping[str, Tensor] = field(default_factory=dict)
+    fresh_start: Tensor | None = None
+
+    def restart_metrics(self) -> dict[str, int]:
+        """Metrics that tell the server of a fresh start; empty without one."""
+        if self.fresh_start is None:
+            return {}
+        return {FRESH_START: int(self.fresh_start[1])}
+
+    def kept(self) -> dict[str, Tensor]:
+        """Tensors to store; if this reply is lost, the next one tells of it again."""
+        return {} if self.fresh_start is None else {_BEGAN_AFRESH: self.fresh_start}
+
+
+def recall(
+    store: ClientStore, number: int, after: int, *, known: int, may_restart: bool
+) -> tuple[dict[str, Tensor] | None, Tensor | None]:
+    """Load the client's state from before a round.
+
+    Parameters
+    ----------
+    store : ClientStore
+    number : int
+        The round.
+    after : int
+        The round whose state it goes on from; 0 for none.
+    known : int
+        The last round of this client that the server knows of; 0 for none.
+    may_restart : bool
+        Whether the client may begin afresh when its state is gone.
+
+    Returns
+    -------
+    stored : dict of str to tensor, or None
+        None if there is none.
+    fresh_start : tensor, or None
+        See :class:`Round`; None once the server has heard of it.
+
+    Raises
+    ------
+    DataError
+        As :meth:`ClientStore.load`, unless ``may_restart``.
+    """
+    try:
+        stored = store.load(after)
+    except DataError as error:
+        if not may_restart:
+            raise
+        log(WARNING, "%s. Node-config fresh-start: it begins afresh", error)
+        return None, torch.tensor([number, after])
+    if stored is None or _BEGAN_AFRESH not in stored:
+        return stored, None
+    since = stored[_BEGAN_AFRESH]
+    return stored, since if int(since[0]) > known else None
+
+
+@runtime_checkable
+class Opens(Protocol):
+    """Gives something to the other clients before round 1."""
+
+    def opening(self) -> NamedArrays:
+        """Arrays to give, once the strategy asks for them."""
+        ...
+
+    @classmethod
+    def shares_features(cls, params: Any) -> bool:
+        """Whether features of nodes leave the client; a site must agree to that."""
+        ...
+
+
+@runtime_checkable
+class TellsClasses(Protocol):
+    """Sends what tells how many nodes of each class it has."""
+
+    @classmethod
+    def tells_class_counts(cls, params: Any) -> bool:
+        """Whether it does with these parameters; a site must agree to that."""
+        ...
+
+
+@runtime_checkable
+class Introduces(Protocol):
+    """Tells the server something at roll call, for a relay to hand on."""
+
+    @classmethod
+    def introduction(cls, params: Any, store: ClientStore) -> dict[str, str]:
+        """Texts to tell, by name."""
+        ...
+
+
+@runtime_checkable
+class Remarks(Protocol):
+    """Tells its site's operator something about received and sent mail."""
+
+    @classmethod
+    def remark(cls, received: NamedArrays, sent: NamedArrays) -> str:
+        """Half a sentence for a message's line in the log; "" for nothing."""
+        ...
+
+
+@runtime_checkable
+class Derives(Protocol):
+    """Hands over something that is computed from the arrays beside it alone."""
+
+    @classmethod
+    def derived(cls, arrays: NamedArrays) -> NamedArrays:
+        """Make ``evaluation`` of a parcel from its ``arrays``."""
+        ...
+
+
+@runtime_checkable
+class Diffuses(Protocol):
+    """Trains on a second, weighted view of its graphs."""
+
+    @classmethod
+    def diffusion(cls, params: Any) -> DiffusionSpec:
+        """How the second view is made."""
+        ...

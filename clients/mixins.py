@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.wire import Parcel
+from fedgraph_flwr.core.wire import Parcel
 
 from .base import GraphClient
 from .graphs.batching import Batch
 from .job import Job, P
-from .losses.terms import model_contrast, pull
+from .losses import model_contrast, pull
 
 _PREVIOUS = "previous/"
 

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.tasks import MultiTaskSettings
+from fedgraph_flwr.core.tasks import MultiTaskSettings
 
 from .graphs.batching import Batch
-from .graphs.molecule_data import MoleculeData
-from .graphs.node_rows import Nodes
+from .graphs.node_rows import MoleculeData, Nodes
 from .graphs.structure import clean_structure
 from .job import ModelSpec, P
 from .models.sage_gat import MultiTaskGNN

@@ -19,7 +19,16 @@ from flwr.common.logger import log
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.mixing import (
+    Peer,
+    check_entries,
+    check_layout,
+    mix,
+    mix_rows,
+    mixing_row,
+)
+from fedgraph_flwr.core.wire import NamedArrays, Parcel, join, select
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.spreadgnn import (
     FROM,
@@ -30,29 +39,18 @@ from fedgraph_flwr.methods.spreadgnn import (
     SpreadGNNParams,
     is_mixing_round,
 )
-from fedgraph_flwr.peers.mixing import (
-    Peer,
-    check_entries,
-    check_layout,
-    mix,
-    mix_rows,
-    mixing_row,
-)
-from fedgraph_flwr.wire import NamedArrays, Parcel, join, select
 
 from .classic import Header
 from .graphs.batching import Batch
-from .job import Job
-from .losses.task_covariance import covariance_record, precision, trace_penalty
+from .job import Job, Round
+from .letters import Letter, describe
 from .multitask_gnn import MultiTaskGNNClient
-from .peers.letters import Letter, describe
-from .peers.mailbox import Mailbox
-from .peers.neighbourhood import Neighbourhood
-from .peers.rounds_done import RoundsDone
-from .peers.sealing import KeyRing
-from .round import Round
+from .sealing import KeyRing
+from .spreadgnn_mail import Mailbox, Neighbourhood
+from .spreadgnn_rounds import RoundsDone
 from .store import ClientStore
-from .tensors import to_arrays
+from .task_covariance import covariance_record, precision, trace_penalty
+from .training import to_arrays
 
 HEAD = "head."  # prefix of the tensors with one row per task
 
@@ -110,7 +108,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
     # Receiving ----------------------------------------------------------------------
 
     @override
-    def goes_on_from(self, number: int, told: int) -> int:
+    def goes_on_from(self, number: int, known: int) -> int:
         """Last round done, heard of or not: to go back would be to take old letters.
 
         Raises
@@ -127,7 +125,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
                 f" letters again. If that is meant, delete {left} and later states in"
                 f" {store.folder}, and its folder rounds-done"
             )
-        return max(told, last)
+        return max(known, last)
 
     @override
     def without_state(self, number: int) -> None:

@@ -1,15 +1,23 @@
-"""The local epoch and the evaluation of a classifier, as pure functions."""
+"""The local epoch, the optimiser and its state, and a model's tensors by name."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Adam, AdamW, Optimizer
 
-from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.data import IntArray
+from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.wire import NamedArrays
 
 from .graphs.batching import Batch, ClientData
 
@@ -96,3 +104,172 @@ def gradient_norm(parameters: list[nn.Parameter]) -> float:
     return float(
         torch.linalg.vector_norm(torch.cat([g.flatten().double() for g in grads]))
     )
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+_KINDS: dict[str, Callable[..., Optimizer]] = {
+    "adam": Adam,
+    "adamw": AdamW,
+    "amsgrad": functools.partial(Adam, amsgrad=True),
+}
+
+
+def make_optimizer(
+    parameters: Iterable[Tensor],
+    settings: RunSettings,
+    stored: Mapping[str, Tensor],
+) -> Optimizer:
+    """Make the optimiser of the run.
+
+    With ``persist-optimizer`` it goes on from what :func:`optimizer_tensors` returned,
+    if that is among ``stored``.
+    """
+    optimizer = _KINDS[settings.optimizer](
+        list(parameters),
+        lr=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
+    if settings.persist_optimizer:
+        restore_optimizer(optimizer, stored)
+    return optimizer
+
+
+def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
+    """Adam's moments, each flattened over all parameters in order, and its steps.
+
+    AMSGrad has one moment more. A parameter that has had no gradient counts as at its
+    start: no step, moments of 0.
+
+    Empty before the first step. Three tensors instead of three per parameter: files
+    of many small tensors take longer to write than a client takes to train.
+    """
+    parameters = _parameters(optimizer)
+    states = [optimizer.state.get(p) for p in parameters]
+    begun = next(filter(None, states), None)
+    if begun is None:
+        return {}
+    flat = {
+        f"adam/{what}": torch.cat(
+            [
+                (state[what] if state else torch.zeros_like(parameter)).flatten()
+                for parameter, state in zip(parameters, states, strict=True)
+            ]
+        )
+        for what in _MOMENTS
+        if what in begun
+    }
+    no_step = torch.zeros_like(begun["step"])
+    steps = [state["step"] if state else no_step for state in states]
+    return {**flat, "adam/step": torch.stack(steps)}
+
+
+def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Set what :func:`optimizer_tensors` returned; nothing if it was empty."""
+    if "adam/step" not in tensors:
+        return
+    parameters = _parameters(optimizer)
+    if not parameters:
+        return
+    sizes, device = [p.numel() for p in parameters], parameters[0].device
+    steps = tensors["adam/step"].clone().to(device).unbind()
+    parts = {
+        w: torch.split(tensors[f"adam/{w}"].to(device), sizes)
+        for w in _MOMENTS
+        if f"adam/{w}" in tensors
+    }
+    for k, parameter in enumerate(parameters):
+        moments = {what: part[k].view_as(parameter) for what, part in parts.items()}
+        optimizer.state[parameter] = {"step": steps[k], **moments}
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def places(
+    module: nn.Module, prefix: str = ""
+) -> Iterator[tuple[str, tuple[dict[str, Any], str]]]:
+    """Yield name of each tensor of ``state_dict``, its module's table and its key."""
+    left_out = module._non_persistent_buffers_set
+    for table in (module._parameters, module._buffers):
+        for key, tensor in table.items():
+            if tensor is not None and key not in left_out:
+                yield prefix + key, (table, key)
+    for name, part in module._modules.items():
+        if part is not None:
+            yield from places(part, f"{prefix}{name}.")
+
+
+def read_shared(
+    arrays: NamedArrays, expected: Mapping[str, Tensor], *, client_id: int
+) -> NamedArrays:
+    """Check arrays that came for the tensors that a model shares.
+
+    Parameters
+    ----------
+    arrays : dict of str to array
+        None at all is allowed.
+    expected : mapping of str to tensor
+        The model's own.
+    client_id : int
+        For the message.
+
+    Returns
+    -------
+    dict of str to array
+        In the order of ``expected``.
+
+    Raises
+    ------
+    WireError
+        Names, types or shapes are others, or some entry is not finite.
+    """
+    if not arrays:
+        return {}
+    if set(arrays) != set(expected):
+        raise WireError(
+            f"got shared arrays {sorted(arrays)}, this model shares"
+            f" {sorted(expected)}; server and site run different settings"
+        )
+    found = {n: arrays[n] for n in expected}
+    kinds = [numpy_dtype(t.dtype) for t in expected.values()]
+    if (got := [a.dtype for a in found.values()]) != kinds:
+        raise WireError(
+            f"client {client_id} received arrays of types {sorted(set(map(str, got)))},"
+            f" its model has {sorted(set(map(str, kinds)))}; both ends must run the"
+            " same version of fedgraph_flwr"
+        )
+    given = [a.shape for a in found.values()]
+    if given != (shapes := [tuple(t.shape) for t in expected.values()]):
+        raise WireError(
+            f"client {client_id} received arrays of shapes {given}, its model shares"
+            f' {shapes}; shared-group = "all" needs equal features and classes'
+            " everywhere"
+        )
+    if bad := [n for n, a in found.items() if not np.isfinite(a).all()]:
+        raise WireError(
+            f"client {client_id} received NaN or infinite entries in {', '.join(bad)};"
+            " nobody can train from them"
+        )
+    return found
+
+
+@cache
+def numpy_dtype(kind: torch.dtype) -> np.dtype[Any]:
+    """Return the type of array that a tensor of this type becomes."""
+    return torch.empty(0, dtype=kind).numpy().dtype
+
+
+def to_arrays(tensors: Mapping[str, Tensor]) -> NamedArrays:
+    """Tensors to NumPy arrays on the host, by name."""
+    return {n: t.cpu().numpy() for n, t in tensors.items()}
+
+
+def hash_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of tensors, in the order of their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -4,7 +4,7 @@ This package deliberately has the name of Hugging Face's ``datasets``; it is imp
 from the application root, which comes first on the path.
 """
 
-from .cache import cache_root
+from .cache import cache_root, describe_source
 from .catalog import (
     DATASETS,
     DatasetInfo,
@@ -22,21 +22,20 @@ from .catalog import (
     tells_class_sizes,
 )
 from .diffusion import load_diffusion
-from .encode import count_rows
 from .molecules import LEFT_OUT, SMILES_CSV
-from .new_items import NewItems, load_new
-from .own_clients import (
+from .own.load import (
     count_clients,
     list_bad_rows,
-    list_doubts,
+    list_remarks,
     name_items,
     read_schema_text,
     use_schema,
 )
-from .own_rows import ADD_IT
+from .own.new_items import NewItems, load_new
 from .partition import check_hosted, check_settings, load_partition
-from .raw import describe_source
-from .schema_read import read_schema
+from .tabular.encode import count_rows
+from .tabular.rows import ADD_IT
+from .tabular.schema_file import read_schema
 from .target_scale import target_scales
 
 __all__ = [
@@ -62,7 +61,7 @@ __all__ = [
     "is_users",
     "label_kind",
     "list_bad_rows",
-    "list_doubts",
+    "list_remarks",
     "list_unread",
     "load_diffusion",
     "load_new",

@@ -1,37 +1,48 @@
-"""Disk cache of dataclasses of memory-mapped arrays; safe for many processes.
+"""Raw files, found or downloaded and checked, and the cache of what is made of them.
 
 An entry is one folder: a ``.npy`` file per array and ``manifest.json``, which also has
 the other fields. It is built in a scratch folder under a file lock and appears by one
 rename, so that a half-built entry is never seen. The first opening in a process checks
 every array against the manifest, and so does one after a file has changed; an entry
 that fails counts as damaged and is built again.
+
+SHA-256 over the lines ``<sha256>  <file name>`` of a set's files, sorted by name,
+READMEs left out. Other sets are compared with what their first download brought.
 """
 
 from __future__ import annotations
 
 import fcntl
+import gzip
 import hashlib
 import json
 import logging
 import os
 import shutil
+import ssl
 import tempfile
 import time
+import urllib.request
+import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from copy import copy
+from dataclasses import dataclass, field, fields
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.files import from_home, make_private, sha256_of
+from fedgraph_flwr.core.errors import DataError, FedGraphError, nearest
+from fedgraph_flwr.core.files import from_home, make_private, sha256_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
 
 Record = TypeVar("Record", bound="DataclassInstance")
 log = logging.getLogger("flwr.fedgraph")
@@ -195,7 +206,7 @@ def _write(folder: Path, record: DataclassInstance) -> None:
     (folder / MARKER).touch()
     values: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
-    for name in (field.name for field in fields(record)):
+    for name in (f.name for f in fields(record)):
         value = getattr(record, name)
         if isinstance(value, np.ndarray):
             array = np.ascontiguousarray(value)
@@ -225,7 +236,7 @@ def _open(entry: Path, kind: type[Record]) -> Record | None:
         is_known = is_settled and _checked.get(entry) == stamp
         manifest = json.loads((entry / "manifest.json").read_text())
         values: dict[str, Any] = {}
-        for name in (field.name for field in fields(kind)):
+        for name in (f.name for f in fields(kind)):
             if name not in manifest["arrays"]:
                 values[name] = manifest[name]
                 continue
@@ -244,5 +255,347 @@ def _stamp(entry: Path) -> tuple[int, bool]:
     """Hash names, sizes and times of the files; say whether they prove no change."""
     stats = [(path.name, path.stat()) for path in sorted(entry.iterdir())]
     newest = max((s.st_mtime_ns for _, s in stats), default=0)
-    told = [(n, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for n, s in stats]
-    return hash(tuple(told)), time.time_ns() - newest > _YOUNG_NS
+    stamps = [(n, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for n, s in stats]
+    return hash(tuple(stamps)), time.time_ns() - newest > _YOUNG_NS
+
+
+_TABLE = """\
+1e4d13567d2eb65861837b0f33010996f2f796d1f2b2c996de73f78287e603ea  AIDS
+cd035f1fc8ab193f2b08424b5b92e07aa0cd2f847de2436bd38daa36779bc902  BZR
+77ebd78368dcb12b7618112471aa822e9deffb53346785fa4116a05cc237afef  BZR_MD
+826116ba56c8433f105136c431bc874ca91ff83b7c54b838701ed32de63be009  COX2
+9ce8d433e53b7eb3c0350e0d8aae7fb0d10d191c85fb9445733bf6d976d78923  COX2_MD
+0fe955dec06d6f60be96dcd605615dc372cc71f3af2ca643010c0a24efda1034  DHFR
+3f70ac2f1661b18e6cd6ad0dc5d51496f6372720d55521650fde09acdaca7e2d  ENZYMES
+42cae1ad2d5f0ea5083f12d0ea663addea47fc6b54b3f75092643885da9e014e  Fingerprint
+acfa1abc55f0f03555a7b5b5e8dd519ead128261a72b759eb0c55b92909c12b1  IMDB-BINARY
+a4b2ea999bda46b2536b487709277014b31e58de2c23a3f2815a1b7e4a7d2fbb  IMDB-MULTI
+00e0b70dd33fbb08aa5e308311ee8818b85eb80407812ad9285623a85a607d1d  KKI
+302b3d96f946bae15da69a8efa5e1191692b50573060392f0a844a363046c575  Letter-high
+50c01a267a133593caf849a6b8135cb331a5774000f0a59a9255a78adff06669  Letter-low
+e91f43acc18c871923d47dc30ef71e92f517bff66071d13e3186d796725f8cb9  Letter-med
+69c7d8d0c1e030dd6c004e2ff4943bb966a1d531f45a862744534080878dc1c4  MUTAG
+be21b0ed4a91e4d9b2630725137225dce1f334b3727dd424c57088845bd25365  Mutagenicity
+c2478fd9695a5f34e5398c6a8fa642528ce25eb9a59f39869273fffb12a93ffc  NCI1
+770865dba645ee1114a57bd8629aed954d28de1b69c76b001b792b870c86210c  OHSU
+00785699a4c474b5d765dcb793e9b8771efac413aca32fd1329a36a5c7f7d921  PROTEINS
+92ee661cf3e3144efacc82ec497ee5ec3afd9d3f08be6d21b2847e27a2f7bd64  PTC_FM
+370b8317b13dc7697eaca93e8692eceb33b3048c4736e8043c2bb163b7176f0b  PTC_FR
+355350678482947b13260fb4162d7fd42f40558ef4776703d239c4df85cc410a  PTC_MM
+77b15f9a8eaca5bbf915c43c113a1f1356c5049e9596d2deb24268c8bc1a7886  PTC_MR
+3b0ff8d43766e3d88885b3172ca3bdbd9ad64275a6cbdb2eb930a5c852cfb833  Peking_1
+f60b9cb11b7f99aa213b99365acb5190724d3273537eec9a6b1780a2b09ca409  Cora
+6e179cd0620be6a1904951fa8c916c8c345a8f08e331197c32aa2d720c1f4776  CiteSeer
+0a5bb5208ad4b74fa1f7cb173838e0e321fb5afd3f26efd37eeff6c3c1582eb7  actor
+0712a0989927235db0ded1572c25633d29eeb071d7823ef3b358b556c628d17f  chameleon_filtered
+068d7d97bacd1c25503fa8986212fdb238a898de3aa3d69ab6f2faee52f3bc8b  cornell
+3cf0ce0564f8655672a795dab2451803110cdb5b5e4c5626cff809c279fc00be  minesweeper
+79ac5354c524205670afc2e8069b264c91a48484c73922b5e243ca8f2e461963  squirrel_filtered
+e2fbdc01db9173efdd979ca096b6210617cc675372d2136384393cfd0b43c6ed  texas
+0ef79d17742e676ba1d32716875c4c243870ba28c7b52817ee2d0e0c139fe9a0  tolokers
+6501550bb1364e5c40c0ab7eaffc71b91447860b8b0929bbc0c61d587aee395d  wisconsin
+49b363be68a0793c16a472e7e05475ba00f2fc3e5aec5b91fa2e906615ed3223  bace
+56b13ed3c23988710ed21221610d3fe70e53fccdabc0dece7362e76983a68ace  esol
+faa121fba269b1c3c478192226f20a61396186e96d90a51c806da0ab43224dd2  lipo
+"""
+PINNED: Mapping[str, str] = MappingProxyType(
+    {name: digest for digest, name in map(str.split, _TABLE.splitlines())}
+)
+
+
+_TIMEOUT_S = 60  # without a byte
+_MOST_BYTES = 2**32  # of a download, and of what is unpacked
+_FREE_BYTES = 2**26  # may be unpacked of any archive
+_MOST_RATIO = 200  # of unpacked to packed bytes beyond that; COLLAB has 34
+
+
+def fetch(address: str, path: Path) -> None:
+    """Download ``address`` into the new file ``path``.
+
+    Raises
+    ------
+    OSError
+        No connection, a certificate that this machine does not trust, an address
+        without encryption, an answer cut off or too long.
+    """
+    import certifi
+
+    from fedgraph_flwr.core.process import announced  # it imports Flower
+
+    found = ssl.get_default_verify_paths()
+    has_store = found.cafile or found.capath  # not every Python finds the system's
+    trusted = ssl.create_default_context(cafile=None if has_store else certifi.where())
+    request = urllib.request.Request(address, headers={"User-Agent": "fedgraph-flwr"})
+    with (
+        announced(f"downloading {address}", lambda: f"{_size(path) / 1e6:.0f} MB"),
+        urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=trusted) as answer,
+    ):
+        if not answer.url.startswith("https://"):  # where redirects led to
+            raise OSError(f"{answer.url} is not encrypted")
+        _copy(answer, path, _MOST_BYTES)
+    due = answer.headers.get("Content-Length")
+    if due is not None and _size(path) != int(due):
+        raise OSError(f"it was cut off: {_size(path)} of {due} bytes came")
+
+
+def most_unpacked(archive: Path) -> int:
+    """Return how many bytes an archive may hold."""
+    return min(_MOST_BYTES, max(_FREE_BYTES, _MOST_RATIO * _size(archive)))
+
+
+def unpack_gzip(path: Path, target: Path) -> None:
+    """Unpack the one file of a .gz."""
+    with gzip.open(path) as packed:
+        _copy(packed, target, most_unpacked(path))
+
+
+def unpack_texts(name: str) -> Callable[[Path, Path], None]:
+    """Return a function that unpacks the texts in the folder ``name`` of a .zip."""
+
+    def unpack(path: Path, folder: Path) -> None:
+        folder.mkdir()
+        left = most_unpacked(path)
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                place = Path(member.filename)
+                if place.parts[:-1] == (name,) and place.suffix == ".txt":
+                    with archive.open(member) as packed:
+                        left -= _copy(packed, folder / place.name, left)
+        if not any(folder.iterdir()):
+            raise OSError(f"it has no texts in a folder {name}")
+
+    return unpack
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _copy(source: Any, target: Path, most: int) -> int:
+    """Copy into a new file; return the number of bytes."""
+    done = 0
+    with target.open("xb") as out:
+        while block := source.read(1 << 20):
+            done += len(block)
+            if done > most:
+                raise OSError(f"it holds more than the {most} bytes that are allowed")
+            out.write(block)
+    return done
+
+
+DATA_ENV = "FEDGRAPH_DATA"
+KNOWN = "downloads.sha256"  # in the cache: what first downloads brought
+_TRUST = (
+    ". If a proxy of your own signs for others, name the file with its authority in the"
+    " environment variable SSL_CERT_FILE"
+)
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """The folder with raw files that a user named.
+
+    Parameters
+    ----------
+    root : Path
+    says : str
+        The setting or environment variable that names it, and what it says.
+    """
+
+    root: Path
+    says: str
+
+    def places(self, collection: str, below: str | Path) -> list[Path]:
+        """Places of a data set: below the folder of its collection, or directly."""
+        return [self.root / collection / below, self.root / below]
+
+
+def data_folder(data_dir: str) -> DataFolder | None:
+    """Find the folder with raw files; None means that they are to be downloaded.
+
+    Parameters
+    ----------
+    data_dir : str
+        What the setting says; "" falls back to FEDGRAPH_DATA. If either is set,
+        nothing is downloaded.
+
+    Raises
+    ------
+    DataError
+        It is no folder.
+    """
+    key, given = "data-dir", data_dir
+    if not given:
+        key, given = DATA_ENV, os.environ.get(DATA_ENV, "")
+    if not given:
+        return None
+    root = Path(given).expanduser().absolute()
+    if not root.is_dir():
+        raise DataError(f"{key} is {given!r}, which is not a folder; correct it")
+    return DataFolder(root, f"{key} {given!r}")
+
+
+def set_data_dir(below: str | Path) -> str:
+    """Word the cure: name a folder that has ``below`` in it."""
+    return (
+        f"set data-dir (or the environment variable {DATA_ENV}) to a folder with"
+        f" {below}; a SuperLink does not see a variable that was set after its start"
+        " until `make stop`"
+    )
+
+
+def describe_source() -> str:
+    """Say where this process takes data from if no data-dir is set."""
+    if given := os.environ.get(DATA_ENV):
+        return f"{DATA_ENV} was {given!r} when this SuperLink was started"
+    return (
+        f"{DATA_ENV} was not set when this SuperLink was started, so that data are"
+        " downloaded; if you have set it since: `make stop`, then run again"
+    )
+
+
+def download(
+    targets: Mapping[Path, str],
+    *,
+    what: str,
+    pin: str,
+    cache: Path,
+    entry: Path,
+    cure: str,
+    unpack: Callable[[Path, Path], object] = Path.rename,
+) -> None:
+    """Download what is not there yet; each target appears whole, by one rename.
+
+    Parameters
+    ----------
+    targets : mapping of Path to str
+        Addresses of files or folders below the cache's ``downloads``.
+    what : str
+        Name of the data set in messages.
+    pin : str
+        Its key in ``PINNED``. If it has none, what comes must be what came the first
+        time, which the cache remembers.
+    cache : Path
+    entry : Path
+        Path of the lock; the same for all processes that need these targets.
+    cure : str
+        What to do if it fails.
+    unpack : callable
+        Makes a target, at a path of its name, of the file that came.
+
+    Raises
+    ------
+    DataError
+        Something cannot be downloaded, or is not what it must be, or the cache folder
+        cannot be written.
+    """
+    lines = ""
+    try:
+        with locked(entry), scratch_folder(entry) as scratch:
+            places = {t: t for t in targets if t.exists()}
+            missing = [t for t in targets if t not in places]
+            for number, target in enumerate(missing):
+                address, work = targets[target], scratch / str(number)
+                work.mkdir()
+                places[target] = work / target.name
+                try:
+                    fetch(address, work / "came")
+                    if pin not in PINNED:
+                        lines += _known(cache / KNOWN, address, work / "came", what)
+                    unpack(work / "came", places[target])
+                except DataError:
+                    raise
+                except Exception as error:  # many kinds: network, HTTP, zip
+                    raise DataError(
+                        f"no data-dir is set and {what} cannot be downloaded from"
+                        f" {address} ({error}); not in {target} either; {cure}"
+                        f"{_TRUST if 'CERTIFICATE' in str(error) else ''}"
+                    ) from error
+            if missing and pin in PINNED:
+                _check_pin(pin, places.values(), what)
+            for target in missing:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                places[target].rename(target)
+            if lines:
+                with (cache / KNOWN).open("a") as known:
+                    known.write(lines)
+    except OSError as error:
+        raise unusable(entry.parent, error) from error
+
+
+def _known(known: Path, address: str, came: Path, what: str) -> str:
+    """Compare a download with the first one; return the line to remember it by."""
+    digest = sha256_of(came)
+    for line in known.read_text().splitlines() if known.is_file() else []:
+        first, _, of = line.partition("  ")
+        if of == address and first != digest:
+            raise DataError(
+                f"{what} is not taken: {address} gave a file with SHA-256 {first} the"
+                f" first time, and now one with {digest}; if its publisher has changed"
+                f" it, delete that line of {known}, else try from another network"
+            )
+        if of == address:
+            return ""
+    return f"{digest}  {address}\n"
+
+
+def _check_pin(pin: str, places: Iterable[Path], what: str) -> None:
+    """Refuse files that are not the publisher's."""
+    files = [f for p in places for f in (p.iterdir() if p.is_dir() else [p])]
+    got = checksum(f for f in files if "readme" not in f.name.lower())
+    if got != PINNED[pin]:
+        raise DataError(
+            f"{what} is not taken: its files have the checksum {got}, and those of its"
+            f" publisher {PINNED[pin]} (datasets/cache.py); nothing is kept. Try"
+            f" from another network, or, if you trust other files, set data-dir (or"
+            f" {DATA_ENV}) to a folder with them"
+        )
+
+
+def hint_of_near(path: Path) -> str:
+    """Return ``"; did you mean PATH?"`` if the path's folder has a similar name."""
+    near = nearest(path.name, (p.name for p in path.parent.glob("*")))
+    return f"; did you mean {path.parent / near}?" if near else ""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Whole(Generic[T]):
+    """A whole data set, or its labels, told from others by a hash alone."""
+
+    sha256: str
+    content: T = field(compare=False)
+
+
+def cut_once(function: Callable[P, R]) -> Callable[P, R]:
+    """Remember the last results of a function, and its errors.
+
+    Each client would else cut the whole set again, at a cost that grows with the square
+    of their number. To find out that a set cannot be cut takes as long.
+
+    Parameters
+    ----------
+    function : callable
+        Its arguments are hashable, and it depends on nothing else.
+    """
+
+    @lru_cache(maxsize=2)
+    def kept(*args: Hashable, **named: Hashable) -> R | FedGraphError:
+        try:
+            return function(*args, **named)  # type: ignore[arg-type]
+        except FedGraphError as error:
+            return error.with_traceback(None)
+
+    @wraps(function)
+    def cut(*args: P.args, **named: P.kwargs) -> R:
+        found = kept(*args, **named)  # type: ignore[arg-type]
+        if isinstance(found, FedGraphError):
+            raise copy(found)  # one raised again keeps all who ever caught it
+        return found
+
+    cut.cache_clear = kept.cache_clear  # type: ignore[attr-defined]
+    return cut

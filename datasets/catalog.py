@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.errors import ConfigError, unknown_name
-from fedgraph_flwr.plugins import is_plugin, load
-from fedgraph_flwr.rules import Value, shown
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.errors import ConfigError, unknown_name
+from fedgraph_flwr.core.plugins import is_plugin, load
+from fedgraph_flwr.core.rules import Value, shown
 
-from .atoms import FEATURES as ATOM_FEATURES
-from .heterophilous_raw import HETEROPHILOUS
+from .molecules import FEATURES as ATOM_FEATURES
 from .molecules import SMILES_CSV
 from .plugged import DataSet
-from .schema import GRAPH_CSV, GRAPHS_CSV
-from .tu import READS as TU_FEATURES
+from .public.node_graphs import HETEROPHILOUS
+from .public.tu import READS as TU_FEATURES
+from .tabular.schema_file import GRAPH_CSV, GRAPHS_CSV
 
 SYNTHETIC = "synthetic"
 PLANTED = "planted"

@@ -21,8 +21,8 @@ from dataclasses import astuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.data import DiffusionSpec, GraphSet, IntArray, WeightedEdges
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.core.data import DiffusionSpec, GraphSet, IntArray, WeightedEdges
+from fedgraph_flwr.core.errors import DataError
 
 from .cache import CACHE_FORMAT, cache_root, open_or_build
 

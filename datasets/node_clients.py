@@ -6,16 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
-from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.seeding import derive_seed, numpy_rng
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray, pointer
+from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 
-from . import planted, synthetic
-from .cache import label_checksum
-from .cuts import Whole, cut_once
-from .node_graphs import load_node_graph
-from .node_partitions import partition_nodes
+from . import synthetic
+from .cache import Whole, cut_once, label_checksum
+from .partitioners import partition_nodes
+from .public.node_graphs import load_node_graph
 
 TRAIN, VAL, TEST = range(3)
 
@@ -51,13 +50,13 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
 
 def planted_client(settings: RunSettings, client_id: int) -> GraphPartition:
     """Graph of one client of data set "planted"; its roles are drawn on its own."""
-    graph = planted.generate_client(client_id, settings.split_seed)
+    graph = synthetic.generate_planted(client_id, settings.split_seed)
     roles = draw_roles(
         graph.num_nodes,
         held_out=settings.held_out,
         seed=derive_seed(settings.split_seed, "planted", client_id),
     )
-    ids = client_id * planted.NUM_NODES + np.arange(graph.num_nodes)
+    ids = client_id * synthetic.PLANTED_NODES + np.arange(graph.num_nodes)
     made = with_roles(client_id, graph, ids, roles)
     return replace(made, group=synthetic.client_group(client_id))
 

@@ -1,19 +1,21 @@
-"""The part of a data set that one client holds, with its split."""
+"""Loads one client's part of a data set, with its split."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.data import GraphPartition, IntArray
-from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.data import GraphPartition, IntArray
+from fedgraph_flwr.core.errors import ConfigError, DataError
 
-from . import graph_partitions, splits, synthetic
-from .cache import label_checksum
+from . import partitioners, splits, synthetic
+from .cache import Whole, cut_once, label_checksum
 from .catalog import (
     FILES,
     ONE_WAY,
@@ -26,22 +28,88 @@ from .catalog import (
     is_one_set,
     label_kind,
 )
-from .cuts import Whole, cut_once
-from .molecule_clients import file_client, skewed_client
 from .molecules import SMILES_CSV
 from .node_clients import node_client, planted_client
-from .node_partitions import PARTITIONERS as NODE_PARTITIONERS
-from .node_partitions import check_overlap
-from .own_clients import check_hosted_data, own_graph_client, own_graphs_client
+from .own.load import check_hosted_data, own_graph_client, own_graphs_client
+from .own.smiles import check_csv_settings, client_file, load_client_file
+from .partitioners import NODE_PARTITIONERS, check_overlap
 from .plugged import plugged_client
-from .schema import GRAPH_CSV, GRAPHS_CSV
-from .smiles_csv import check_csv_settings
-from .split_noise import add_noise, check_noise
-from .table import needing_permission
+from .public.moleculenet import load_moleculenet
+from .public.tu import load_tu
+from .splits import ALL as ALL_TASKS
+from .splits import add_noise, check_noise, mask_tasks
+from .tabular.blocks import needing_permission
+from .tabular.encode import share_of
+from .tabular.schema_file import GRAPH_CSV, GRAPHS_CSV
 from .target_scale import check_scales, scaled
-from .task_masks import ALL as ALL_TASKS
-from .task_masks import mask_tasks
-from .tu import load_tu
+
+
+def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPartition:
+    """Client of partition "quantity-skew" of a MoleculeNet set.
+
+    Validation and test graphs are split off the whole set, and every client has them
+    all; the others are shared out by :func:`graph_partitions.quantity_skew`.
+
+    Source
+    ------
+    FedGraphNN's protocol, as used by FGCL and SpreadGNN.
+    """
+    molecules = load_moleculenet(
+        name, data_dir=settings.data_dir, cache_dir=settings.cache_dir
+    )
+    labels = Whole(label_checksum(molecules.y, molecules.node_ptr), molecules.y)
+    clients, val, test = _skewed(labels, settings)
+    own = clients[client_id]
+    rows = np.sort(np.concatenate([own, val, test]))
+    return GraphPartition(
+        client_id=client_id,
+        graphs=molecules.take(rows, settings.features),
+        graph_ids=np.asarray(molecules.row)[rows],  # whatever RDKit accepts
+        train=np.searchsorted(rows, own),
+        val=np.searchsorted(rows, val),
+        test=np.searchsorted(rows, test),
+        tasks=tuple(molecules.tasks),
+        shares_held_out=True,
+        whole_sha256=labels.sha256,
+    )
+
+
+@cut_once
+def _skewed(
+    labels: Whole[NDArray[Any]], settings: RunSettings
+) -> tuple[list[IntArray], IntArray, IntArray]:
+    """Training rows of each client, then validation and test rows of all."""
+    seed = settings.split_seed
+    train, val, test = splits.split_client(
+        np.arange(len(labels.content)),
+        labels.content,
+        seed=seed,
+        held_out=settings.held_out,
+    )
+    own = partitioners.quantity_skew(
+        train, settings.num_clients, seed=seed, alpha=settings.dirichlet_alpha
+    )
+    return own, val, test
+
+
+def file_client(name: str, settings: RunSettings, client_id: int) -> GraphPartition:  # noqa: ARG001
+    """Client of partition "files": the molecules of its own CSV file.
+
+    The split depends on the split seed and the number of usable rows only, hence not
+    on how a file is reached, nor on other clients.
+    """
+    molecules = load_client_file(settings, client_id)
+    bad = len(molecules.bad_row)
+    return splits.split_graphs(
+        client_id,
+        molecules.take(np.arange(len(molecules)), settings.features),
+        np.array(molecules.row),
+        settings,
+        source=client_file(settings, client_id).name,
+        tasks=tuple(molecules.tasks),
+        left_out=share_of(bad, bad + len(molecules), "molecules"),
+    )
+
 
 log = logging.getLogger("flwr.fedgraph")
 
@@ -185,7 +253,7 @@ def _share_out(labels: Whole[IntArray], settings: RunSettings) -> list[IntArray]
             f" {settings.dataset} has {len(y)} graphs; set num-clients to"
             f" {len(y) // splits.MIN_GRAPHS} or less"
         )
-    return graph_partitions.partition_graphs(
+    return partitioners.partition_graphs(
         settings.partition,
         y,
         num_clients=settings.num_clients,
@@ -241,7 +309,7 @@ def check_hosted(settings: RunSettings, hosted: Sequence[int]) -> None:
 def _check_fit(info: DatasetInfo, settings: RunSettings) -> None:
     """Check what holds at every client, wherever its data are."""
     natural = info.automatic["partition"]
-    table = NODE_PARTITIONERS if info.kind == "nodes" else graph_partitions.PARTITIONERS
+    table = NODE_PARTITIONERS if info.kind == "nodes" else partitioners.PARTITIONERS
     if natural in ONE_WAY:
         allowed = [natural]
     else:

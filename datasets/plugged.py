@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.data import GraphPartition, GraphSet, pointer
-from fedgraph_flwr.errors import ConfigError, DataError, unknown_name
-from fedgraph_flwr.plugins import one_name
-from fedgraph_flwr.rules import Value
-from fedgraph_flwr.seeding import derive_seed
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.data import GraphPartition, GraphSet, pointer
+from fedgraph_flwr.core.errors import ConfigError, DataError, unknown_name
+from fedgraph_flwr.core.plugins import one_name
+from fedgraph_flwr.core.rules import Value
+from fedgraph_flwr.core.seeding import derive_seed
 
+from .cache import DATA_ENV
 from .molecules import warn_once
 from .node_clients import draw_roles, with_roles
-from .raw import DATA_ENV
 from .splits import split_graphs
 
 _USED = {"x", "edge_index", "y", "num_nodes"}  # the last is the number of rows of x

@@ -1,19 +1,28 @@
-"""Which of a client's graphs train, validate and test."""
+"""Splits of a client's items, noise on them, and masks of targets.
+
+What is drawn depends on ``split-seed`` and the client alone, so that all runs on a
+split have the same noise. It is no privacy: who knows the seed can undo most of it.
+
+SpreadGNN's setting: in the worst case every task belongs to one client, and each client
+is to predict all of them. Validation and test graphs keep their labels of all tasks.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray, pointer
+from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.seeding import numpy_rng
 
 log = logging.getLogger("flwr.fedgraph")
 
@@ -169,3 +178,355 @@ def _strata(labels: NDArray[np.generic], count: int) -> NDArray[np.generic] | No
             count,
         )
     return labels if can_stratify else None
+
+
+_FEW_PAIRS = 1_000_000  # of a graph: up to so many, pairs without an edge are listed
+
+
+def check_noise(settings: RunSettings, label_kind: str) -> None:
+    """Refuse noise on labels that are numbers: no other class could replace them.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if settings.split_noise_labels and label_kind == "regression":
+        raise ConfigError(
+            f"split-noise-labels must be 0 for labels that are numbers, got"
+            f" {settings.split_noise_labels:g}: noise replaces a class by another; set"
+            " it to 0 in the run config"
+        )
+
+
+def add_noise(partition: GraphPartition, settings: RunSettings) -> GraphPartition:
+    """Return a client's data with the noise of a run; the same object without any.
+
+    Parameters
+    ----------
+    partition : GraphPartition
+    settings : RunSettings
+        ``split_noise_features``, ``split_noise_edges``, ``split_noise_labels`` and
+        ``split_seed`` are read.
+
+    Raises
+    ------
+    DataError
+        Labels are to be noisy and there is one class only.
+    """
+    shares = {
+        "features": settings.split_noise_features,
+        "edges": settings.split_noise_edges,
+        "labels": settings.split_noise_labels,
+    }
+    if not any(shares.values()):
+        return partition
+    streams = {
+        kind: numpy_rng(settings.split_seed, "noise", partition.client_id, kind)
+        for kind in shares
+    }
+    graphs = partition.graphs
+    if share := shares["features"]:
+        x = shuffled_rows(graphs.x, share, streams["features"])
+        graphs = replace(graphs, x=x)
+    if share := shares["edges"]:
+        graphs = rewired(graphs, share, streams["edges"])
+    if share := shares["labels"]:
+        y = flipped(graphs, partition.train, share, streams["labels"])
+        graphs = replace(graphs, y=y)
+    words = ",".join(f"{kind}={share:g}" for kind, share in shares.items() if share)
+    noise = f"{words},seed={settings.split_seed}"
+    return replace(partition, graphs=graphs, noise=noise, data_hash="")
+
+
+def shuffled_rows(
+    x: NDArray[np.generic], share: float, rng: np.random.Generator
+) -> NDArray[np.generic]:
+    """Let a share of the nodes exchange their features.
+
+    Every value stays as frequent as it was.
+
+    Parameters
+    ----------
+    x : array, shape (num_nodes, num_features) or (num_nodes,)
+    share : float
+        In [0, 1], of the nodes of all graphs; rounded to whole nodes. One node alone
+        has nobody to swap with.
+    rng : Generator
+    """
+    chosen = rng.permutation(len(x))[: round(share * len(x))]
+    noisy = np.array(x)
+    noisy[chosen] = noisy[np.roll(chosen, 1)]
+    return noisy
+
+
+def rewired(graphs: GraphSet, share: float, rng: np.random.Generator) -> GraphSet:
+    """Replace a share of each graph's edges by pairs of nodes that had none.
+
+    An undirected edge counts once. Self-loops stay. A graph keeps its number of edges,
+    unless it has too few pairs without an edge.
+
+    Parameters
+    ----------
+    graphs : GraphSet
+    share : float
+        In [0, 1]; rounded to whole edges in each graph.
+    rng : Generator
+    """
+    found, counts = [], []
+    for g in range(len(graphs)):
+        edges = graphs.edge_index[:, graphs.edge_ptr[g] : graphs.edge_ptr[g + 1]]
+        size = int(graphs.node_ptr[g + 1] - graphs.node_ptr[g])
+        noisy = _rewire(edges, size, share, rng, is_undirected=graphs.is_undirected)
+        found.append(noisy)
+        counts.append(noisy.shape[1])
+    return replace(
+        graphs,
+        edge_index=np.concatenate(found, axis=1).astype(graphs.edge_index.dtype),
+        edge_ptr=pointer(counts),
+    )
+
+
+def _rewire(
+    edges: NDArray[np.integer],
+    size: int,
+    share: float,
+    rng: np.random.Generator,
+    *,
+    is_undirected: bool,
+) -> IntArray:
+    """Edges of one graph, shape (2, num_edges), sorted by source, then target."""
+    source, target = np.array(edges, dtype=np.int64)
+    is_loop = source == target
+    is_pair = source < target if is_undirected else ~is_loop
+    pairs = np.unique(source[is_pair] * size + target[is_pair])
+    count = round(share * len(pairs))
+    new = _free_pairs(pairs, size, count, rng, is_undirected=is_undirected)
+    gone = rng.permutation(len(pairs))[: len(new)]
+    kept = np.concatenate([np.delete(pairs, gone), new])
+    one_way = np.stack([kept // max(size, 1), kept % max(size, 1)])
+    loops = np.stack([source[is_loop], target[is_loop]])
+    parts = [one_way, one_way[::-1], loops] if is_undirected else [one_way, loops]
+    every = np.concatenate(parts, axis=1)
+    return every[:, np.lexsort((every[1], every[0]))]
+
+
+def _free_pairs(
+    pairs: IntArray,
+    size: int,
+    count: int,
+    rng: np.random.Generator,
+    *,
+    is_undirected: bool,
+) -> IntArray:
+    """Draw ``count`` pairs that are not in ``pairs``; fewer if there are fewer.
+
+    A pair (u, v) is the number u * size + v, with u < v if edges are undirected.
+    """
+    total = size * (size - 1) // (2 if is_undirected else 1)
+    count = min(count, total - len(pairs))
+    if size * size <= _FEW_PAIRS:
+        numbers = np.arange(size * size)
+        u, v = numbers // max(size, 1), numbers % max(size, 1)
+        numbers = numbers[u < v if is_undirected else u != v]
+        return rng.permutation(np.setdiff1d(numbers, pairs))[:count]
+    drawn = np.zeros(0, np.int64)
+    while len(drawn) < count:
+        u, v = rng.integers(size, size=(2, 2 * count + 10))
+        if is_undirected:
+            u, v = np.minimum(u, v), np.maximum(u, v)
+        more = (u * size + v)[u != v]
+        more = more[~np.isin(more, pairs)]
+        every = np.concatenate([drawn, more])
+        _, first = np.unique(every, return_index=True)
+        drawn = every[np.sort(first)]
+    return drawn[:count]
+
+
+def flipped(
+    graphs: GraphSet, train: IntArray, share: float, rng: np.random.Generator
+) -> NDArray[np.generic]:
+    """Return labels; a share of those to train on is wrong.
+
+    A class becomes one of the others, each as likely; a yes/no label becomes the other.
+    Labels to validate and test by stay right.
+
+    Parameters
+    ----------
+    graphs : GraphSet
+    train : int array
+        Positions of the graphs, or nodes, to train on.
+    share : float
+        In [0, 1], of the labels that are there; rounded to whole labels.
+    rng : Generator
+
+    Raises
+    ------
+    DataError
+        There is one class only.
+    """
+    y = np.array(graphs.y)
+    if graphs.has_tasks:
+        row, task = np.nonzero(~np.isnan(y[train]))
+        chosen = rng.permutation(len(row))[: round(share * len(row))]
+        at = train[row[chosen]], task[chosen]
+        y[at] = 1 - y[at]
+        return y
+    if graphs.num_classes < 2:
+        raise DataError(
+            f"split-noise-labels {share:g} needs two classes or more, {graphs.name} has"
+            f" {graphs.num_classes}; set it to 0 in the run config"
+        )
+    known = train[y[train] >= 0]
+    chosen = rng.permutation(known)[: round(share * len(known))]
+    step = rng.integers(1, graphs.num_classes, size=len(chosen))
+    y[chosen] = (y[chosen] + step) % graphs.num_classes
+    return y
+
+
+TaskIds = tuple[int, ...]
+ALL, EXCLUSIVE, OVERLAPPING = "all", "exclusive", "overlapping"
+NUM_OWNERS = 2  # of a task that is "overlapping"
+MAX_DRAWS = 100_000  # of masks that leave nobody without a task
+_CURE = "set task-masks in the run config"
+
+
+def assign_tasks(
+    masks: str, num_tasks: int, num_clients: int, *, seed: int
+) -> list[TaskIds]:
+    """Give each client its tasks.
+
+    Parameters
+    ----------
+    masks : str
+        "all": every task to everyone. "exclusive": every task to one client, drawn
+        uniformly; "overlapping": to two different ones; both are drawn anew
+        until every client has a task. Otherwise the clients' tasks one after the other,
+        numbered from 0: ``"0-2;3,5;4"``.
+    num_tasks, num_clients : int
+    seed : int
+        Split seed.
+
+    Returns
+    -------
+    list of tuple of int
+        One per client, ascending; together every task.
+
+    Raises
+    ------
+    ConfigError
+        A task that nobody has, one that does not exist, a client without any, or
+        another number of clients.
+    DataError
+        No draw gives every client a task.
+
+    Source
+    ------
+    SpreadGNN (He et al. 2021, arXiv:2106.02743), Sec. 4 and code
+    ``data_loader.py:load_partition_data``; "overlapping" is ours.
+    """
+    if masks == ALL:
+        return [tuple(range(num_tasks))] * num_clients
+    if masks not in (EXCLUSIVE, OVERLAPPING):
+        return _listed(masks, num_tasks, num_clients)
+    count = 1 if masks == EXCLUSIVE else NUM_OWNERS
+    if count > num_clients:
+        raise ConfigError(
+            f"task-masks {masks!r} gives every task to {count} clients, but num-clients"
+            f" is {num_clients}; set num-clients to {count} or more, or task-masks to"
+            f" {EXCLUSIVE!r}"
+        )
+    if num_tasks * count < num_clients:
+        raise ConfigError(
+            f"task-masks {masks!r} gives each of {num_tasks} task(s) to {count}"
+            f" client(s), which leaves some of {num_clients} clients without any; set"
+            f" num-clients to {num_tasks * count} or less, or task-masks to {ALL!r}"
+        )
+    rng = numpy_rng(seed, "task-masks", masks)
+    for _ in range(MAX_DRAWS):
+        owners = _draw(rng, num_tasks, num_clients, count)
+        if owners.any(axis=0).all():
+            return [tuple(np.flatnonzero(mine).tolist()) for mine in owners.T]
+    raise DataError(
+        f"{MAX_DRAWS} draws of task-masks {masks!r} all left one of {num_clients}"
+        f" clients without any of {num_tasks} tasks; lower num-clients, or list the"
+        " tasks of each client in task-masks"
+    )
+
+
+def _draw(
+    rng: np.random.Generator, num_tasks: int, num_clients: int, count: int
+) -> np.ndarray:
+    """Boolean, (num_tasks, num_clients): ``count`` different owners of every task."""
+    order = rng.random((num_tasks, num_clients)).argsort(axis=1)
+    return np.asarray(order < count)
+
+
+def _listed(masks: str, num_tasks: int, num_clients: int) -> list[TaskIds]:
+    """Read and check an explicit list."""
+    given = [_numbers(part) for part in masks.split(";")]
+    if len(given) != num_clients:
+        raise ConfigError(
+            f"task-masks {masks!r} lists tasks of {len(given)} client(s), but"
+            f" num-clients is {num_clients}; separate clients by ';' and {_CURE}"
+        )
+    named = set().union(*given)
+    if strange := sorted(named - set(range(num_tasks))):
+        raise ConfigError(
+            f"task-masks {masks!r} names task(s) {_spell(strange)}, but the data set"
+            f" has tasks 0-{num_tasks - 1}; {_CURE}"
+        )
+    if missing := sorted(set(range(num_tasks)) - named):
+        raise ConfigError(
+            f"task-masks {masks!r} leaves task(s) {_spell(missing)} to nobody: no"
+            f" client could learn them; give every task to a client and {_CURE}"
+        )
+    for client, tasks in enumerate(given):
+        if not tasks:
+            raise ConfigError(
+                f"task-masks {masks!r} gives client {client} no task, as a range runs"
+                f" backwards; write ranges as 2-5 and {_CURE}"
+            )
+    return [tuple(sorted(tasks)) for tasks in given]
+
+
+def _numbers(part: str) -> set[int]:
+    """Read ``"0-2,5"`` as {0, 1, 2, 5}."""
+    found: set[int] = set()
+    for piece in part.split(","):
+        first, _, last = piece.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _spell(tasks: list[int]) -> str:
+    return ", ".join(map(str, tasks))
+
+
+def mask_tasks(partition: GraphPartition, settings: RunSettings) -> GraphPartition:
+    """Take the training labels of other clients' tasks out of a client's graphs.
+
+    Parameters
+    ----------
+    partition : GraphPartition
+        With labels for tasks.
+    settings : RunSettings
+        ``task_masks``, ``num_clients`` and ``split_seed`` are read.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As :func:`assign_tasks`.
+    """
+    if settings.task_masks == ALL:
+        return partition
+    num_tasks = len(partition.tasks)
+    own = assign_tasks(
+        settings.task_masks,
+        num_tasks,
+        settings.num_clients,
+        seed=settings.split_seed,
+    )[partition.client_id]
+    y = partition.graphs.y.copy()
+    foreign = np.setdiff1d(np.arange(num_tasks), own)
+    y[np.ix_(partition.train, foreign)] = np.nan
+    return replace(partition, graphs=replace(partition.graphs, y=y), task_ids=own)

@@ -12,15 +12,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.data import GraphPartition, Scale
-from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.rules import shown
-from fedgraph_flwr.wording import shortened
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.data import GraphPartition, Scale
+from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.rules import shown
+from fedgraph_flwr.core.words import shortened
 
 from .catalog import is_users, label_kind
-from .column_stats import MIN_COUNT, Numbers
 from .molecules import warn_once
+from .tabular.columns import MIN_COUNT, Numbers
 
 KEY = "csv-label-scale"
 FAR = 10.0  # how many times larger or smaller than 1, or than another, is too far

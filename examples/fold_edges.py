@@ -12,11 +12,11 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from datasets.encode import need_columns, read_numbers
-from datasets.tables import find_tables
-from fedgraph_flwr.command import command
-from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.files import is_there, replacing
+from datasets.own.folder_tables import find_tables
+from datasets.tabular.encode import need_columns, read_numbers
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.files import is_there, replacing
 
 
 def rows_of(table, *needed):

@@ -7,14 +7,14 @@ import json
 from collections.abc import Mapping
 
 import datasets
-from strategies.report import ClientInfo
+from strategies.round_report import ClientInfo
 
-from .config import RunSettings
-from .data import GraphPartition
-from .errors import ConfigError
-from .plugins import NAMING_KEYS, PluginSettings
-from .wire import LEFT_OUT, UNUSED, WHOLE
-from .wording import name_clients
+from .core.config import RunSettings
+from .core.data import GraphPartition
+from .core.errors import ConfigError
+from .core.plugins import NAMING_KEYS, PluginSettings
+from .core.wire import LEFT_OUT, UNUSED, WHOLE
+from .core.words import name_clients
 
 COLUMNS, CLASSES = "columns", "classes"
 _MOST_CLASSES, _SHORT = 256, 12
@@ -37,14 +37,14 @@ def tell_data(partition: GraphPartition, *, tells_labels: bool) -> dict[str, str
     names = json.dumps(graphs.classes)
     if len(graphs.classes) > _MOST_CLASSES:
         names = json.dumps([f"{len(graphs.classes)} classes, sha256 {_sha256(names)}"])
-    told = {
+    facts = {
         COLUMNS: graphs.columns,
         UNUSED: graphs.unused,
         LEFT_OUT: partition.left_out,
         CLASSES: names if graphs.classes else "",
         WHOLE: partition.whole_sha256 if tells_labels else "",
     }
-    return {name: text for name, text in told.items() if text}
+    return {name: text for name, text in facts.items() if text}
 
 
 def tell_plugins(plugin: PluginSettings | None) -> dict[str, str]:
@@ -61,7 +61,7 @@ def check_same_plugins(
     """Refuse clients whose plug-ins have another source than the server's."""
     for name, ours in tell_plugins(plugin).items():
         for client, info in sorted(clients.items()):
-            if (theirs := info.told.get(name, "")) != ours:
+            if (theirs := info.introduced.get(name, "")) != ours:
                 raise ConfigError(
                     f"the source of the plug-in ({name}) is {ours[:_SHORT]} at the"
                     f" server and {theirs[:_SHORT] or 'not told'} at client {client}:"
@@ -73,13 +73,13 @@ def check_same_plugins(
 def class_names(client: ClientInfo) -> list[str]:
     """Names of the classes, if a client sent any that are names; else their numbers."""
     try:
-        told = json.loads(client.told.get(CLASSES, "") or "[]")
+        names = json.loads(client.introduced.get(CLASSES, "") or "[]")
     except (ValueError, RecursionError):
-        told = []
-    are_names = isinstance(told, list) and all(
-        isinstance(name, str) and name.isprintable() for name in told
+        names = []
+    are_names = isinstance(names, list) and all(
+        isinstance(name, str) and name.isprintable() for name in names
     )
-    return name_classes(told if are_names else [], client.num_classes)
+    return name_classes(names if are_names else [], client.num_classes)
 
 
 def name_classes(names: list[str], num_classes: int) -> list[str]:
@@ -101,7 +101,7 @@ def check_same_data(settings: RunSettings, clients: Mapping[int, ClientInfo]) ->
     """
     own = datasets.has_own_graphs(settings)
     files = {c: i.raw_sha256[:_SHORT] for c, i in clients.items()}
-    labels = {c: i.told.get(WHOLE, "")[:_SHORT] for c, i in clients.items()}
+    labels = {c: i.introduced.get(WHOLE, "")[:_SHORT] for c, i in clients.items()}
     if datasets.is_cut(settings):
         for what, found in (("files", files), ("labels of graphs", labels)):
             _check_equal(
@@ -118,14 +118,14 @@ def check_same_data(settings: RunSettings, clients: Mapping[int, ClientInfo]) ->
         _check_different("files", files, _LOAD if is_plugin else "")
     if not datasets.is_one_set(settings):
         return
-    classes = {c: i.told.get(CLASSES, "") for c, i in clients.items()}
+    classes = {c: i.introduced.get(CLASSES, "") for c, i in clients.items()}
     _check_equal(
         "classes",
         classes,
         "class 0, 1, ... would not mean the same at all clients; give every site the"
         " same set of labels of graphs; leave out graphs of classes that others lack",
     )
-    columns = {c: i.told.get(COLUMNS, "") for c, i in clients.items()}
+    columns = {c: i.introduced.get(COLUMNS, "") for c, i in clients.items()}
     if datasets.has_schema(settings):
         _check_equal(
             "features",
@@ -171,8 +171,8 @@ def describe_features(clients: Mapping[int, ClientInfo]) -> str:
     """Say what the features of the clients' graphs are; "" if no client said."""
     texts: dict[str, list[int]] = {}
     for client, info in sorted(clients.items()):
-        if columns := info.told.get(COLUMNS):
-            unused = info.told.get(UNUSED)
+        if columns := info.introduced.get(COLUMNS):
+            unused = info.introduced.get(UNUSED)
             text = f"{columns}; not used: {unused}" if unused else columns
             texts.setdefault(text, []).append(client)
     if len(texts) == 1:
@@ -184,8 +184,8 @@ def describe_features(clients: Mapping[int, ClientInfo]) -> str:
 
 def describe_left_out(clients: Mapping[int, ClientInfo]) -> str:
     """Say which shares of clients' tables are left out; "" if none is."""
-    told = ((c, info.told.get(LEFT_OUT)) for c, info in sorted(clients.items()))
-    return "; ".join(f"client {c}: {text}" for c, text in told if text)
+    texts = ((c, info.introduced.get(LEFT_OUT)) for c, info in sorted(clients.items()))
+    return "; ".join(f"client {c}: {text}" for c, text in texts if text)
 
 
 def common_columns(clients: Mapping[int, ClientInfo]) -> str:
@@ -193,5 +193,5 @@ def common_columns(clients: Mapping[int, ClientInfo]) -> str:
 
     What a client does not use of its tables is not in it: that enters no model.
     """
-    told = {info.told.get(COLUMNS, "") for info in clients.values()}
-    return told.pop() if len(told) == 1 else ""
+    columns = {info.introduced.get(COLUMNS, "") for info in clients.values()}
+    return columns.pop() if len(columns) == 1 else ""

@@ -13,16 +13,16 @@ from strategies.base import AbstractGraphStrategy
 from strategies.fedavg import FedAvg
 from strategies.personal import AbstractPersonalStrategy
 
-from .config import Settings
-from .method import PLAIN, Method, on_every_task
-from .methods.fedavg import SHARED
-from .rules import choice, flag, integer, number
-from .tasks import (
+from .core.config import Settings
+from .core.method import PLAIN, Method, on_every_task
+from .core.rules import choice, flag, integer, number
+from .core.tasks import (
     GRAPH_CLASSIFICATION,
     MULTI_TASK_CLASSIFICATION,
     NODE_CLASSIFICATION,
 )
-from .wire import Parcel, select, with_prefix
+from .core.wire import Parcel, select, with_prefix
+from .methods.fedavg import SHARED
 
 __all__ = [
     "GIN",

@@ -12,39 +12,13 @@ from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 from typing_extensions import override
 
-from clients.binding import begin_folder, bind_config, bind_run, forget
-from clients.store import ClientStore
+from clients.store import ClientStore, begin_folder, bind_config, bind_run, forget
 from datasets import is_cut
 
-from .answers import answer_all
-from .asked import (
-    Action,
-    Asked,
-    assess_one,
-    check_round,
-    open_one,
-    state_root,
-    train_one,
-)
-from .device import choose_device
-from .errors import ConfigError, RunFailedError, WireError, full_reason
-from .files import Flushes
-from .gate import visit
-from .introduction import introduce, own_name
-from .loaded import load_data, settle
-from .node_config import (
-    NodeConfig,
-    check_keys,
-    hosted_clients,
-    hosts_any,
-    ignored_folders,
-    is_site,
-)
-from .policy import agree_at
-from .resolve import Resolved
-from .terminal import log_failure
-from .watch import watch
-from .wire import (
+from .core.errors import ConfigError, RunFailedError, WireError, full_reason
+from .core.files import Flushes
+from .core.process import choose_device, log_failure
+from .core.wire import (
     EXPERIMENT,
     KEEP_FROM,
     NO_CLIENTS,
@@ -54,7 +28,32 @@ from .wire import (
     pack,
     unpack,
 )
-from .wording import shortened
+from .core.words import shortened
+from .node.gate import visit
+from .node.introduce import introduce, own_name
+from .node.message import watch
+from .node.node_config import (
+    NodeConfig,
+    check_keys,
+    hosted_clients,
+    hosts_any,
+    ignored_folders,
+    is_site,
+)
+from .node.policy import agree_at
+from .node.serve import (
+    Action,
+    Asked,
+    answer_all,
+    assess_one,
+    check_round,
+    load_data,
+    open_one,
+    settle,
+    state_root,
+    train_one,
+)
+from .resolve import Resolved
 
 
 class SiteApp(ClientApp):

@@ -10,7 +10,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from typing_extensions import override
 
-from .resident import hand_over, is_resident
+from .node.resident import hand_over, is_resident
 
 
 class EntryApp(ClientApp):

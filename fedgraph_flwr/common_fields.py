@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from .core.data import TELLS
 from .core.fields import Field, Kind, Phase
-from .likeness import TELLS
-from .privacy import METRIC as PRIVACY
-from .rules import MOST_ROUNDS
-from .wire import (
+from .core.privacy_settings import METRIC as PRIVACY
+from .core.rules import MOST_ROUNDS
+from .core.wire import (
     CLASS_COUNT,
     COMPUTE_S,
     COUNT,

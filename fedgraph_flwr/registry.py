@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from strategies.base import AbstractGraphStrategy
 
-from . import methods, plugins
-from .config import AUTO, RunSettings, Settings
-from .errors import ConfigError, unknown_name
-from .method import Client, Method
-from .tasks import Task
+from . import methods
+from .core import plugins
+from .core.config import AUTO, RunSettings, Settings
+from .core.errors import ConfigError, unknown_name
+from .core.method import Client, Method
+from .core.tasks import Task
 
 if TYPE_CHECKING:
     from clients.base import GraphClient

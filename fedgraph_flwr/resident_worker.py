@@ -1,8 +1,8 @@
 """The process that stays at a site: ``python -m fedgraph_flwr.resident_worker``.
 
-:mod:`fedgraph_flwr.resident` starts it. It answers one message after another. It ends
-when nothing was asked for ten minutes, or when another worker has taken its place; and
-at once, whatever it is doing, when its SuperNode is gone.
+:mod:`fedgraph_flwr.node.resident` starts it. It answers one message after another. It
+ends when nothing was asked for ten minutes, or when another worker has taken its place;
+and at once, whatever it is doing, when its SuperNode is gone.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from flwr.app import Context, Message
 from flwr.common.logger import log
 
 from .client_app import app
-from .errors import FedGraphError, RunFailedError, StorageError
-from .resident import SOCKETS, Record, identity, lives, read_record
-from .terminal import log_failure
+from .core.errors import FedGraphError, RunFailedError, StorageError
+from .core.process import log_failure
+from .node.resident import SOCKETS, Record, identity, lives, read_record
 
 IDLE_S = 600.0  # without a message, after which it ends
 register(memoryview, lambda view: (bytes, (view.tobytes(),)))  # arrays of replies
@@ -46,7 +46,7 @@ def serve(place: Path, key: str, parent: str) -> str:
     place : path
         File in which those who ask look for this process.
     key : str
-        Of :func:`fedgraph_flwr.resident.key_of`.
+        Of :func:`fedgraph_flwr.node.resident.key_of`.
     parent : str
         Process that starts the site's ClientApps, as ``identity`` tells it.
     """

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import datasets
 
-from . import plugins
-from .config import AUTO, RunSettings, Settings, build, check_tables
-from .errors import ConfigError
-from .plugins import PluginSettings
-from .privacy import PrivacySettings, check_privacy, private_features
+from .core import plugins
+from .core.config import AUTO, RunSettings, Settings, build, check_tables
+from .core.errors import ConfigError
+from .core.plugins import PluginSettings
+from .core.privacy_settings import PrivacySettings, check_privacy, private_features
+from .core.rules import Value
+from .core.tasks import TASKS, TaskSettings
+from .core.words import METHODS as RETIRED_METHODS
 from .registry import METHODS, MethodOnTask, find_method, on_data
-from .retired import METHODS as RETIRED_METHODS
-from .rules import Value
-from .tasks import TASKS, TaskSettings
 
 if TYPE_CHECKING:  # clients are imported when a run needs one: torch takes a second
     import torch
@@ -57,7 +57,7 @@ class Resolved:
     task: TaskSettings
     privacy: PrivacySettings
     plugin: PluginSettings | None = None  # where method or data set are plug-ins
-    doubts: tuple[str, ...] = ()  # what is set and means nothing, to be warned of
+    warnings: tuple[str, ...] = ()  # what is set and means nothing, to be warned of
 
     @property
     def method(self) -> MethodOnTask:
@@ -179,13 +179,13 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         task=task,
         privacy=privacy,
         plugin=plugin,
-        doubts=(
+        warnings=(
             *_unread(
                 run_config,
                 settings,
                 (settings, privacy, task, params, *((plugin,) if plugin else ())),
             ),
-            *params.doubts(settings.num_server_rounds),
+            *params.warnings(settings.num_server_rounds),
         ),
     )
 

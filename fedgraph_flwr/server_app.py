@@ -14,8 +14,9 @@ from flwr.serverapp import Grid, ServerApp
 from threadpoolctl import threadpool_limits
 
 import datasets
-from strategies.base import AbstractGraphStrategy, Stopper
-from strategies.report import RARE, ClientInfo, Evaluation, Rarest
+from strategies.base import AbstractGraphStrategy
+from strategies.paper import Stopper
+from strategies.round_report import RARE, ClientInfo, Evaluation, Rarest
 from strategies.sending import side_by_side
 
 from .agreement import (
@@ -26,39 +27,38 @@ from .agreement import (
     describe_features,
     describe_left_out,
 )
-from .audit_log import FILE as AUDIT_LOG
-from .audit_log import AuditLog, config_hash
-from .config import RunSettings
-from .core.flower import shorten_waits
-from .elsewhere import scores_elsewhere
-from .errors import ConfigError, RunFailedError, StorageError
-from .figures import draw_all
-from .figures.likeness import draw_statistics
-from .files import write_csv, write_json
-from .progress import RoundWriter
-from .report import write_own_report
+from .core.audit_log import FILE as AUDIT_LOG
+from .core.audit_log import AuditLog, config_hash
+from .core.config import RunSettings
+from .core.errors import ConfigError, RunFailedError, StorageError
+from .core.files import write_csv, write_json
+from .core.flower_names import shorten_waits
+from .core.process import STOPPED, LastWord, announced, delayed_stop, log_failure
+from .core.words import BY_HAND, client_ranges, clients_by_site, shortened
+from .node.introduce import scores_elsewhere
 from .resolve import Resolved, resolve
 from .results import dry_run
+from .results.checkpoints import ROLL_CALL, check_roll_call
 from .results.folder import RunFolder, results_root
-from .results.likeness import (
+from .results.model_files import read_start
+from .results.pooled import PooledEvaluation, TaskRelations
+from .results.printed import (
     STATISTICS,
+    describe_network,
+    describe_unscored,
+    network_facts,
     statistics_rows,
     statistics_table,
+    summary_table,
     unlike_targets,
 )
-from .results.network import describe_network, network_facts
-from .results.pooled import PooledEvaluation
+from .results.progress import AuditedGrid, RoundWriter
 from .results.provenance import partition_distance, split_hash
-from .results.roll_call import ROLL_CALL, check_roll_call
 from .results.selection import LOSS, PRECISION, EarlyStopping
-from .results.table import describe_unscored, summary_table
-from .results.task_relations import TaskRelations
-from .results.warm_start import read_start
-from .server_log import AuditedGrid
-from .stopping import STOPPED, heeding_stops
-from .terminal import LastWord, announced, log_failure
-from .trackers import NONE, Tracking, check_installed
-from .wording import BY_HAND, client_ranges, clients_by_site, shortened
+from .results.trackers import NONE, Tracking, check_installed
+from .view.curves import draw_statistics
+from .view.drawers import draw_all
+from .view.html_report import write_own_report
 
 app = ServerApp()
 _LATE_STOP = (
@@ -75,7 +75,7 @@ def main(grid: Grid, context: Context) -> None:
         resolved = resolve(context.run_config)
         _describe_run(resolved.settings, context.run_id)
         shorten_waits()
-        with heeding_stops(), side_by_side(grid) as replies:
+        with delayed_stop(), side_by_side(grid) as replies:
             folder = run(replies, resolved, run_id=context.run_id)
     except Exception as error:
         log_failure("run failed", error)
@@ -121,7 +121,7 @@ def run(
         whose summary then says ``"status": "failed"``; a run that is refused before
         leaves no folder.
     """
-    for words in resolved.doubts:
+    for words in resolved.warnings:
         log(WARNING, "%s", words)
     check_installed(resolved.settings.tracker)
     with (
@@ -221,8 +221,8 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
             if settings.shared_group == "all":
                 warm.warn_of_other_columns(common_columns(clients))
             folder.lineage = warm.lineage
-        told = check_roll_call(folder.path, clients, start)
-        folder.add(ROLL_CALL, lambda: write_json(folder.path / ROLL_CALL, told))
+        roll = check_roll_call(folder.path, clients, start)
+        folder.add(ROLL_CALL, lambda: write_json(folder.path / ROLL_CALL, roll))
         strategy.initialise(dict(sorted(start.items())))  # as parcels and files have it
     strategy.evaluator.expect(clients)
 

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.wording import shortened
+from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.words import shortened
 
 _CONNECT_S, _ANSWER_S = 5.0, 60.0  # of a Ray cluster; its client starts slowly
 
@@ -51,11 +51,11 @@ def _ask_ray(address: str) -> list[tuple[float, float]]:
     if host:  # Ray itself takes minutes to give up
         place = host.strip("[]"), int(port)
         socket.create_connection(place, _CONNECT_S).close()
-    told = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", _ASK],
         check=True, capture_output=True, text=True, timeout=_ANSWER_S,
     ).stdout  # fmt: skip
-    found = [tuple(each) for each in json.loads(told.rpartition(_MARK)[2])]
+    found = [tuple(each) for each in json.loads(printed.rpartition(_MARK)[2])]
     return [(cpus, gpus) for cpus, gpus in found if cpus or gpus]
 
 

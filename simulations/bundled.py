@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedgraph_flwr.errors import RunFailedError
-from fedgraph_flwr.files import project_root
+from fedgraph_flwr.core.errors import RunFailedError
+from fedgraph_flwr.core.files import project_root
 
 _ALWAYS = ("pyproject.toml", ".gitignore")
 

@@ -14,36 +14,35 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedgraph_flwr.command import command
-from fedgraph_flwr.config import RESUME_MAY_CHANGE
-from fedgraph_flwr.errors import DataError, FedGraphError
-from fedgraph_flwr.figures.gain import draw_gain
-from fedgraph_flwr.figures.losses import draw_losses
-from fedgraph_flwr.results.reader import blaming
-from fedgraph_flwr.results.selection import PROTOCOLS
-from fedgraph_flwr.results.table import BESIDE
-from fedgraph_flwr.rules import Value
-from fedgraph_flwr.tasks import (
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.config import RESUME_MAY_CHANGE
+from fedgraph_flwr.core.errors import DataError, FedGraphError
+from fedgraph_flwr.core.rules import Value
+from fedgraph_flwr.core.tasks import (
     AVERAGE_PRECISION,
     GRAPH_EMBEDDING,
     OF_COMMONEST,
     OF_MEAN,
 )
+from fedgraph_flwr.results.printed import BESIDE
+from fedgraph_flwr.results.reader import blaming
+from fedgraph_flwr.results.selection import PROTOCOLS
+from fedgraph_flwr.view.curves import draw_losses
+from fedgraph_flwr.view.gain import draw_gain
 
 from .markup import consoles, markdown, print_terminal, tell_unused
-from .tables.embedding import START
+from .tables.captions import Report, by_row, make_report
 from .tables.groups import Group, baseline, group_runs, shared_differences
-from .tables.naming import nearest_preset, with_settings
-from .tables.report import Report, by_row, make_report
-from .tables.results import (
+from .tables.result_file import (
     HELD_OUT,
     METRICS,
     ON_ALL,
     RULES,
+    START,
     at_metric,
     from_run,
 )
-from .tables.runs import Found, Run, find_runs
+from .tables.runs import Found, Run, find_runs, nearest_preset, with_settings
 from .tables.studies import OWN_START, Study, StudyTable, Target, load_study
 
 # Studies whose columns and targets such runs take over.
@@ -161,11 +160,13 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
 
 def _rare(group: Group) -> list[str]:
     """Rows of which average precision chooses rounds, as a class is rare."""
-    told = {
+    chosen = {
         k: [r.summary.get("rarest_class") for r in of] for k, of in group.rows.items()
     }
     return [
-        k for k, of in told.items() if any(r and r["chooses_by_precision"] for r in of)
+        k
+        for k, of in chosen.items()
+        if any(r and r["chooses_by_precision"] for r in of)
     ]
 
 

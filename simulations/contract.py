@@ -33,17 +33,14 @@ from rich.markup import escape
 import datasets
 from clients.base import GraphClient
 from clients.privacy.site import PrivateSite
-from fedgraph_flwr import client_app, plugins
-from fedgraph_flwr.command import command
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.data import GraphPartition
-from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
-from fedgraph_flwr.registry import find_method
-from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.results.folder import RunFolder
-from fedgraph_flwr.results.reader import ROUNDS, load_summary
-from fedgraph_flwr.tasks import GRAPH_EMBEDDING
-from fedgraph_flwr.wire import (
+from fedgraph_flwr import client_app
+from fedgraph_flwr.core import plugins
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.data import GraphPartition
+from fedgraph_flwr.core.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING
+from fedgraph_flwr.core.wire import (
     COUNT,
     EVAL,
     SERVER_ROUND,
@@ -52,6 +49,10 @@ from fedgraph_flwr.wire import (
     Parcel,
     pack,
 )
+from fedgraph_flwr.registry import find_method
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.folder import RunFolder
+from fedgraph_flwr.results.reader import ROUNDS, load_summary
 from strategies.base import AbstractGraphStrategy
 
 from .inline import InlineGrid
@@ -214,8 +215,8 @@ def same_seed_same_bytes(lab: Lab, case: str) -> str | None:
     which = " and ".join(touched)
     cure = (
         "; draw from the generator that loss() is given, or from one made by"
-        " fedgraph_flwr.seeding.derive_seed(seed, client, round, purpose); new layers"
-        " of a model: in `with seeded(spec):`, as examples/sage.py does"
+        " fedgraph_flwr.core.seeding.derive_seed(seed, client, round, purpose); new"
+        " layers of a model: in `with seeded(spec):`, as examples/sage.py does"
     )
     if how := _differ(first, again):
         why = "something outlives a run: a global, a class attribute, a clock, an order"

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedgraph_flwr.command import command
-from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.seeding import numpy_rng
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.seeding import numpy_rng
 
 SITES = {"north": 60, "south": 80, "west": 100}  # graphs
 BANKS = {"bank-a": 150, "bank-b": 200}  # nodes

@@ -11,10 +11,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedgraph_flwr.command import command
-from fedgraph_flwr.figures import draw_all
-from fedgraph_flwr.figures.tasks import site_rounds
+from fedgraph_flwr.core.command import command
 from fedgraph_flwr.results.reader import SUMMARY, blaming
+from fedgraph_flwr.view.drawers import draw_all
+from fedgraph_flwr.view.matrices import site_rounds
 
 from .report import find_runs
 

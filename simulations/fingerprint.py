@@ -13,8 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from clients.binding import bound_runs
-from clients.peers.sealing import (
+from clients.sealing import (
     IDENTITY,
     KEY,
     KeyRing,
@@ -22,9 +21,9 @@ from clients.peers.sealing import (
     read_site_key,
     site_key_file,
 )
-from clients.store import default_state_dir
-from fedgraph_flwr.command import command
-from fedgraph_flwr.errors import ConfigError, DataError
+from clients.store import bound_runs, default_state_dir
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.results.reader import blaming
 
 

@@ -22,13 +22,12 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedgraph_flwr.command import command
-from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.errors import RunFailedError
+from fedgraph_flwr.core.process import announced
+from fedgraph_flwr.core.rules import Value, toml_value
 from fedgraph_flwr.results.folder import short_id
 from fedgraph_flwr.results.reader import SUMMARY, load_summary
-from fedgraph_flwr.rules import Value
-from fedgraph_flwr.terminal import announced
-from fedgraph_flwr.toml_files import toml_value
 
 from .bundled import bundled_files
 

@@ -23,7 +23,7 @@ from scipy.sparse.csgraph import connected_components, shortest_path
 from scipy.spatial.distance import cdist
 from scipy.stats import kurtosis, ttest_rel
 
-from fedgraph_flwr.data import GraphSet, IntArray, pointer
+from fedgraph_flwr.core.data import GraphSet, IntArray, pointer
 
 FloatArray = NDArray[np.float64]
 PROPERTIES = ("kurtosis", "path", "component", "clustering")

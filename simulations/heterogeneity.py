@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datasets import load_partition
-from fedgraph_flwr.command import command
-from fedgraph_flwr.data import GraphSet, IntArray
-from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.figures.style import GREY, PALETTE, bare, save
-from fedgraph_flwr.files import write_csv
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.data import GraphSet, IntArray
+from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.files import write_csv
+from fedgraph_flwr.core.rules import Value
+from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import blaming, read_config, read_partitions
-from fedgraph_flwr.rules import Value
-from fedgraph_flwr.seeding import numpy_rng
+from fedgraph_flwr.view.style import GREY, PALETTE, bare, save
 
 from .graph_measures import (
     Comparison,

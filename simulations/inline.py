@@ -17,11 +17,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from fedgraph_flwr.client_entry import app
-from fedgraph_flwr.core import flower
-from fedgraph_flwr.loaded import clear_kept
-from fedgraph_flwr.resident import RESIDENT
+from fedgraph_flwr.core import flower_names
+from fedgraph_flwr.core.rules import Value
+from fedgraph_flwr.node.resident import RESIDENT
+from fedgraph_flwr.node.serve import clear_kept
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.rules import Value
 from fedgraph_flwr.server_app import run
 
 _CLIENT_APP_RAISED = 2  # Flower's error code
@@ -68,7 +68,7 @@ class InlineGrid(Grid):
             for config in node_configs
         }
         self._replies: dict[str, Message] = {}
-        flower.pose_as_task(run_id)
+        flower_names.pose_as_task(run_id)
 
     def set_run(self, run: Any) -> None:
         """Do nothing: the run is given to the constructor."""
@@ -90,7 +90,7 @@ class InlineGrid(Grid):
         """Let the nodes answer, one after the other."""
         ids = []
         for message in messages:
-            ids.append(flower.name_message(message))
+            ids.append(flower_names.name_message(message))
             self._replies[ids[-1]] = self.deliver(message)
         return ids
 

@@ -25,14 +25,14 @@ from clients.base import start_of
 from clients.privacy.laplace import GraphAdjacency, pair_index
 from clients.privacy.site import noisy_partition
 from clients.store import ClientStore
-from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
-from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.loaded import load_data
-from fedgraph_flwr.privacy import METRIC
+from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray, pointer
+from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.privacy_settings import METRIC
+from fedgraph_flwr.core.rules import Value
+from fedgraph_flwr.core.seeding import derive_seed
+from fedgraph_flwr.core.wire import SERVER_ROUND
+from fedgraph_flwr.node.serve import load_data
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
-from fedgraph_flwr.rules import Value
-from fedgraph_flwr.seeding import derive_seed
-from fedgraph_flwr.wire import SERVER_ROUND
 
 Floats = NDArray[np.float64]
 CPU = torch.device("cpu")

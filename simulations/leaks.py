@@ -35,10 +35,10 @@ from numpy.typing import NDArray
 from rich.markup import escape
 from scipy.stats import beta
 
-from fedgraph_flwr.command import command
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.process import end_with_parent
-from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.rules import Value
+from fedgraph_flwr.core.rules import Value
 
 from .leak_game import Floats, Setting, Sight, known_game, play_part, ratios
 from .markup import consoles, count_table

@@ -12,7 +12,7 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
-from fedgraph_flwr.wording import visible
+from fedgraph_flwr.core.words import visible
 
 _PADDING = 3  # of a column: a space on either side, and one for the edges
 PIPE_WIDTH = 140  # rich assumes 80 columns where there is no terminal

@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 from datasets import find_dataset, load_partition
-from datasets.node_graphs import load_node_graph
-from fedgraph_flwr.command import command
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.data import GraphSet
-from fedgraph_flwr.errors import ConfigError
+from datasets.public.node_graphs import load_node_graph
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.data import GraphSet
+from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.resolve import defaults, resolve
 
 from .graph_measures import adjacency, clustering, divergences

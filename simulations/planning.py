@@ -13,12 +13,11 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedgraph_flwr.command import heeding_signals
-from fedgraph_flwr.core.process import in_own_process, resident_bytes
-from fedgraph_flwr.kept import memory_share
+from fedgraph_flwr.core.command import handled_signals
+from fedgraph_flwr.core.process import in_own_process, memory_share, resident_bytes
+from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import read_times
-from fedgraph_flwr.rules import Value
 
 from .actors import machines, name_machines, num_actors
 from .inline import run_inline
@@ -78,7 +77,7 @@ class Plan:
         return self.round_seconds * (self.rounds + 1)
 
 
-@heeding_signals()
+@handled_signals()
 def probe(overrides: Mapping[str, Value], at_most: int) -> Probe:
     """Let a few clients train two rounds, in this process.
 

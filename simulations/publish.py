@@ -16,9 +16,9 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from fedgraph_flwr.command import command
-from fedgraph_flwr.errors import StorageError
-from fedgraph_flwr.files import project_root, whole_folder
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.errors import StorageError
+from fedgraph_flwr.core.files import project_root, whole_folder
 
 NAME = "fedgraph-flwr"
 _FOLDERS = (

@@ -19,8 +19,8 @@ from rich.markup import escape
 from rich.table import Table
 from scipy.stats import spearmanr
 
-from fedgraph_flwr.command import command
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.results.reader import blaming, read_matrices, read_summary
 
 from .graph_measures import divergences

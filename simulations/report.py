@@ -12,10 +12,10 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedgraph_flwr.command import command
-from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.report import REPORT, write_report
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.results.reader import CONFIG, blaming
+from fedgraph_flwr.view.html_report import REPORT, write_report
 
 
 def find_runs(folder: Path, mark: str = CONFIG, cure: str = "") -> list[Path]:

@@ -24,17 +24,22 @@ from rich.console import Console
 from rich.markup import escape
 from typing_extensions import override
 
-from fedgraph_flwr.command import command
-from fedgraph_flwr.config import SEVERAL
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.config import SEVERAL
+from fedgraph_flwr.core.errors import (
+    ConfigError,
+    FedGraphError,
+    RunFailedError,
+    full_reason,
+)
+from fedgraph_flwr.core.files import project_root
+from fedgraph_flwr.core.plugins import is_plugin
 from fedgraph_flwr.core.process import end_with_parent
-from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError, full_reason
-from fedgraph_flwr.files import project_root
-from fedgraph_flwr.plugins import is_plugin
+from fedgraph_flwr.core.rules import Value
+from fedgraph_flwr.core.words import BY_HAND
+from fedgraph_flwr.core.words import METHODS as RETIRED_METHODS
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.retired import METHODS as RETIRED_METHODS
-from fedgraph_flwr.rules import Value
-from fedgraph_flwr.wording import BY_HAND
 
 from .actors import machines, num_actors
 from .flower import run_flower
@@ -215,15 +220,15 @@ def _start_worker(stops: Connection) -> None:
     """
     _stops.append(stops)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _heed_signal)
+    signal.signal(signal.SIGTERM, _on_signal)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as `nohup` wants it
-        signal.signal(signal.SIGHUP, _heed_signal)
+        signal.signal(signal.SIGHUP, _on_signal)
     signal.signal(_STOP, signal.SIG_IGN)
     end_with_parent()
     threading.Thread(target=_pass_on, args=(stops,), daemon=True).start()
 
 
-def _heed_signal(*_: object) -> None:
+def _on_signal(*_: object) -> None:
     """End this process, unless the parent stops its run: a broken pool waits for it."""
     if not _stops[0].poll(_PASSED_ON_S):
         os._exit(1)
@@ -332,9 +337,9 @@ def _tell(runs: list[dict[str, Value]], arguments: argparse.Namespace) -> int:
         word = "[green]completed[/]"
         if isinstance(outcome, Exception):
             word, code = "[red]failed[/]", _FAILED
-        told = f"{what} seed {_seed(overrides)}: {outcome}"
+        facts = f"{what} seed {_seed(overrides)}: {outcome}"
         # Lines are not broken, so that paths can be copied.
-        console.print(f"{word}: {escape(told)}", soft_wrap=True)
+        console.print(f"{word}: {escape(facts)}", soft_wrap=True)
     return code
 
 

@@ -14,11 +14,11 @@ import re
 import sys
 from collections.abc import Mapping
 
-from fedgraph_flwr.command import command
-from fedgraph_flwr.files import project_root
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.files import project_root
+from fedgraph_flwr.core.tasks import TASKS
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import tables
-from fedgraph_flwr.tasks import TASKS
 
 _ROW = re.compile(r"^\| `([^`]+)` \| .* \|$")
 

@@ -20,19 +20,19 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 import datasets
-from datasets.task_masks import mask_tasks
-from fedgraph_flwr import loaded
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.data import GraphPartition, GraphSet, pointer
-from fedgraph_flwr.node_config import is_site
-from fedgraph_flwr.registry import MethodOnTask, find_method, on_data
-from fedgraph_flwr.results.reader import LEDGER, ROUNDS, load_summary
-from fedgraph_flwr.rules import Value
-from fedgraph_flwr.tasks import (
+from datasets.splits import mask_tasks
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.data import GraphPartition, GraphSet, pointer
+from fedgraph_flwr.core.rules import Value
+from fedgraph_flwr.core.tasks import (
     GRAPH_EMBEDDING,
     MULTI_TASK_CLASSIFICATION,
     NODE_CLASSIFICATION,
 )
+from fedgraph_flwr.node import serve
+from fedgraph_flwr.node.node_config import is_site
+from fedgraph_flwr.registry import MethodOnTask, find_method, on_data
+from fedgraph_flwr.results.reader import LEDGER, ROUNDS, load_summary
 
 from .inline import run_inline
 
@@ -349,7 +349,7 @@ class Lab:
                 {"data-path": "/toys", **node} if is_site(node) else node
                 for node in node_configs
             ]
-        loaded.clear_kept()
+        serve.clear_kept()
         with mock.patch.dict(os.environ, homes):
             path = run_inline(config, num_nodes=nodes, node_configs=node_configs)
         return Run(path, config)

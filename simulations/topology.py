@@ -9,11 +9,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedgraph_flwr.command import command
-from fedgraph_flwr.figures.network import draw_facts
-from fedgraph_flwr.peers import mixing, topology
-from fedgraph_flwr.peers.topology import Network
-from fedgraph_flwr.results.network import describe_network, facts_of
+from fedgraph_flwr.core import mixing
+from fedgraph_flwr.core import network as topology
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.network import Network
+from fedgraph_flwr.results.printed import describe_network, facts_of
+from fedgraph_flwr.view.matrices import draw_facts
 
 
 def _parser() -> argparse.ArgumentParser:

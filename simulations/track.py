@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedgraph_flwr.command import command
-from fedgraph_flwr.trackers import TRACKERS, import_run
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.results.trackers import TRACKERS, import_run
 
 from .report import find_runs
 

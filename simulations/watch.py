@@ -22,13 +22,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedgraph_flwr.command import STOPPED, command
-from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.report.gather import UNFINISHED, RunView, gather
-from fedgraph_flwr.report.page import mean_line
-from fedgraph_flwr.results.metrics import METRICS
+from fedgraph_flwr.core.command import STOPPED, command
+from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.words import duration, visible
 from fedgraph_flwr.results.reader import CONFIG, ROUNDS, TIMES, blaming
-from fedgraph_flwr.wording import duration, visible
+from fedgraph_flwr.results.summary import METRICS
+from fedgraph_flwr.view.gather import UNFINISHED, RunView, gather
+from fedgraph_flwr.view.html_report import mean_line
 
 from .report import find_runs
 

@@ -12,8 +12,8 @@ from typing import Any, final
 from flwr.common.logger import log
 from typing_extensions import override
 
+from fedgraph_flwr.core.wire import NamedArrays, Parcel
 from fedgraph_flwr.methods.adafgl import AdaFGLParams
-from fedgraph_flwr.wire import NamedArrays, Parcel
 
 from .fedavg import FedAvg
 from .replies import Layout

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from logging import INFO
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
@@ -19,215 +20,44 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings, Settings
+from fedgraph_flwr.core.errors import RunFailedError, wrong_return
 from fedgraph_flwr.core.fields import Phase
-from fedgraph_flwr.data import hash_federation
-from fedgraph_flwr.errors import RunFailedError, wrong_return
-from fedgraph_flwr.lives import Lives
-from fedgraph_flwr.peers.topology import Network
-from fedgraph_flwr.privacy import PrivacySettings
-from fedgraph_flwr.wire import (
-    BY_PRECISION,
-    DATA_OF_ALL,
-    LAST_ROUND,
-    RAREST,
-    SAME_DATA,
-    SPENT,
+from fedgraph_flwr.core.wire import (
     WEIGHTS_HASH,
     NamedArrays,
     Parcel,
-    Scalar,
-    with_prefix,
 )
 
 from .averaging import find_bad_array, outweighing
-from .directory import Directory
-from .evaluator import Evaluator
-from .replies import Layout, find_other, is_model, layout_of
-from .report import ClientInfo, Evaluation, Rarest, RoundReport
+from .paper import Paper
+from .replies import find_other, is_model, layout_of
+from .round_report import ClientInfo, Rarest, RoundReport
 from .rounds import Round
 from .sending import exchange
 
 _MODELS = 'NumPy arrays by name for each model, as in {"global": self.theta}'
-Observer = Callable[["AbstractGraphStrategy", RoundReport], None]
-Stopper = Callable[[Iterable[Evaluation]], bool]
 
 
-class AbstractGraphStrategy(Strategy):
+class AbstractGraphStrategy(Paper, Strategy):
     """A Flower strategy that reasons about clients.
 
     A paper fills in :meth:`outgoing`, :meth:`step`, :meth:`models` and the pair
     :meth:`state` / :meth:`restore`; it sees neither nodes nor messages. What few papers
-    need has a class of its own: :class:`~strategies.opening.AbstractOpeningStrategy`.
+    need has a class of its own: :class:`~strategies.base.AbstractOpeningStrategy`.
 
     The way of a round into the results folder: :meth:`step` may add to ``self.report``;
     :meth:`start` gives the report to ``observer``, which is
-    ``fedgraph_flwr.progress.RoundWriter``, while clients compute the next round.
-
-    Parameters
-    ----------
-    settings : RunSettings
-    params : Settings
-        Parameters of the method.
-    experiment : str
-        Name under which clients keep their private state.
-    observer : callable
-        Given this strategy and a :class:`RoundReport` once per round, after
-        aggregation and before the state changes again. The next round's messages are
-        out by then, so that a round is written while clients compute.
-    evaluator : Evaluator
-        Evaluates at the server what clients hand over for it.
-    stopper : callable
-        Given the evaluations that are new, says whether training ends here; asked
-        before each round.
-    privacy : PrivacySettings, optional
-        What the run protects, None: nothing. Clients report nothing else as spent.
+    ``fedgraph_flwr.results.progress.RoundWriter``, while clients compute the next
+    round.
     """
 
-    HAS_MODEL: ClassVar[bool] = True  # common to several clients
-    TAKES_START: ClassVar[bool] = True  # hands out what :meth:`initialise` is given
-    HAS_NEIGHBOURS: ClassVar[bool] = False  # clients train with each other
-    ONE_MODEL: ClassVar[bool] = False  # after the last round, sent to all clients
-    UNSPLIT: ClassVar[str] = ""  # what a run of one cluster to the end is, in words
-    # Why no client can be held out from training; "" where the server has a model for
-    # a client that never trains.
-    NO_HOLD_OUT: ClassVar[str] = "its server has no model for clients that never train"
-
-    def __init__(
-        self,
-        settings: RunSettings,
-        params: Settings,
-        *,
-        experiment: str,
-        observer: Observer = lambda _strategy, _report: None,
-        evaluator: Evaluator | None = None,
-        stopper: Stopper = lambda _evaluations: False,
-        privacy: PrivacySettings | None = None,
-    ) -> None:
-        self.settings = settings
-        self.params = params
-        self.privacy = privacy
-        self.experiment = experiment
-        self.observer = observer
-        self.evaluator = evaluator or Evaluator()
-        self.stopper = stopper
-        self.clients: dict[int, ClientInfo] = {}
-        self.client_hashes: dict[int, str] = {}
-        self.spent: dict[int, dict[str, float]] = {}  # of their privacy budgets
-        self.last_rounds: dict[int, int] = {}  # the last good reply of each client
-        self.keep_from = 0  # round of the oldest checkpoint, for clients' states
-        self.lives = Lives()  # whose rounds these clients' states are of
-        self.first_round = 1
-        self.first_choice = 1  # results of earlier rounds are not the method's
-        self.last_round = settings.num_server_rounds
-        self.directory = Directory(
-            settings, experiment=experiment, fields=params.FIELDS
-        )
-        self.compute_s: dict[int, float] = {}  # seconds of each client's last reply
-        self.scores_elsewhere = False  # clients do, on the test sets of all
-        self.rarest: Rarest | None = None  # class, where it is known
-        self.round = Round(self, Phase.TRAINING, 0, began_at=0.0)
-        self._began_at = 0.0
-        self._clock_s = 0.0  # Unix time when the round began, less monotonic time
-        self._unseen: RoundReport | None = None  # by the observer
-
-    # What a paper fills in -------------------------------------------------------
-
-    @abstractmethod
-    def initialise(self, arrays: NamedArrays) -> None:
-        """Set the state before round 1 from the common initial shared tensors."""
-
-    @abstractmethod
-    def outgoing(self, server_round: int) -> dict[int, NamedArrays]:
-        """Arrays to send to each client."""
-
-    @abstractmethod
-    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
-        """Aggregate the replies, given in ascending client order."""
-
-    @abstractmethod
-    def models(self) -> dict[str, NamedArrays]:
-        """Return the server's models by name, for the results folder."""
-
-    @abstractmethod
-    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
-        """Arrays and JSON facts from which :meth:`restore` continues exactly."""
-
-    @abstractmethod
-    def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
-        """Set the state that :meth:`state` returned."""
-
-    def uplink(self, server_round: int, client: int) -> Layout:  # noqa: ARG002
-        """Arrays that a client must send; nothing unless overridden."""
-        return {}
-
-    def misfits(self, replies: Mapping[int, Parcel]) -> dict[int, str]:  # noqa: ARG002
-        """Say whose replies do not go with the others', though good by themselves."""
-        return {}
-
-    def neighbours(self, client: int) -> Collection[int]:  # noqa: ARG002
-        """Clients whose mail a client may complain of; only peers have any."""
-        return ()
-
-    def hands_over(self) -> tuple[str, ...]:
-        """Names of what clients hand over beside their arrays after training."""
-        return ()
+    @cached_property
+    def round(self) -> Round:
+        """The exchange with clients that is under way, or was the last."""
+        return Round(self, Phase.TRAINING, 0, began_at=0.0)
 
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Do what comes before round 1; nothing unless overridden."""
-
-    def facts(self, client: int) -> dict[str, Scalar]:
-        """Facts for a client: its data, its last round, its privacy spent so far.
-
-        The client refuses to go on from less. It learns which class is the rarest of
-        all clients' training labels. One that is to score its model on the test sets of
-        all learns which data these are.
-        """
-        facts: dict[str, Scalar] = {LAST_ROUND: self.last_rounds.get(client, 0)}
-        if identity := self.clients[client].identity:
-            facts[SAME_DATA] = identity
-        if self.scores_elsewhere and self.round.phase is Phase.CLOSING:
-            everyone = {c: i.identity for c, i in self.clients.items()}
-            facts[DATA_OF_ALL] = hash_federation(everyone)
-        if self.rarest is not None:
-            facts |= {RAREST: self.rarest.number, BY_PRECISION: self.rarest.chooses}
-        return facts | with_prefix(SPENT, self.spent.get(client, {}))
-
-    def remarks(self) -> dict[str, Any]:
-        """Return further entries for ``summary.json``; none unless overridden."""
-        return {}
-
-    def inert(self) -> str:
-        """Say why the method did nothing of its own, after its name; "" if it did."""
-        is_unsplit = len(self.clusters()) == 1
-        return self.params.inert() or (self.UNSPLIT if is_unsplit else "")
-
-    def network(self) -> Network | None:
-        """Say which clients are neighbours, and who has dropped out; None without."""
-        return None
-
-    def peers(self) -> dict[int, list[int]]:
-        """Return the clients from whose models each client learns, ascending."""
-        return {c: [j for j in sorted(self.clients) if j != c] for c in self.clients}
-
-    def clusters(self) -> list[list[int]]:
-        """Return the sets of clients that train one server model; all by default."""
-        return [self.trainers()]
-
-    def trainers(self) -> list[int]:
-        """Return all clients but those held out from training, ascending."""
-        return sorted(set(self.clients) - self.settings.never_train)
-
-    def weight(self, client: int) -> float:
-        """Weight of a client's model in an average, as ``weighting`` says."""
-        if self.settings.weighting == "uniform":
-            return 1.0
-        return float(self.clients[client].num_train)
-
-    @property
-    def sites(self) -> dict[int, str]:
-        """Names of the clients' sites, as far as sites have names."""
-        return {c: i.site for c, i in sorted(self.clients.items()) if i.site}
 
     @property
     def outweighing(self) -> str:
@@ -456,6 +286,7 @@ class AbstractGraphStrategy(Strategy):
 
     def begin_round(self, phase: Phase, number: int, grid: Grid) -> list[Message]:
         """Begin an exchange with clients and make its messages, one per node."""
+        self.phase = phase
         self.round = Round(self, phase, number, began_at=self._began_at)
         return self.round.messages(grid)
 
@@ -470,7 +301,7 @@ class AbstractGraphStrategy(Strategy):
             meanwhile=self.tell_observer,
             is_enough=self.round.has_quorum,
             late_after_s=self.settings.late_after_s,
-            doubts=self.directory.doubts,
+            late_nodes=self.directory.late_nodes,
         )
 
     def close_round(self) -> None:
@@ -486,10 +317,32 @@ class AbstractGraphStrategy(Strategy):
         if report is not None:
             self.observer(self, report)
 
-    def now(self) -> float:
-        """Unix time, to whatever the clock was set since the round began."""
-        return self._clock_s + time.monotonic()
 
-    def load(self, clients: Iterable[int]) -> float:
-        """Seconds that these clients took last, as far as known."""
-        return sum(self.compute_s.get(c, 0.0) for c in clients)
+class AbstractOpeningStrategy(AbstractGraphStrategy):
+    """Asks every client for something in a round 0, in which nobody trains.
+
+    ``outgoing`` and ``uplink`` of round 0 say what is sent and what must come back.
+    Failures count as in any round.
+    """
+
+    @abstractmethod
+    def has_opening(self) -> bool:
+        """Whether this run has a round 0."""
+
+    @abstractmethod
+    def opened(self, replies: dict[int, Parcel]) -> None:
+        """Take what clients gave, in ascending client order."""
+
+    @override
+    def prepare(self, grid: Grid, timeout: float) -> None:
+        """Hold the opening, unless the run is resumed after it."""
+        if self.first_round > 1 or not self.has_opening():
+            return
+        messages = self.begin_round(Phase.OPENING, 0, grid)
+        replies = exchange(grid, messages, timeout)
+        try:
+            parcels = self.round.collect(replies)
+            self.round.require(parcels)
+            self.opened(parcels)
+        finally:
+            self.close_round()

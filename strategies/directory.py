@@ -2,37 +2,238 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING
+from typing import Any
 
 from flwr.app import Error, Message, MessageType
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.core.fields import Field
-from fedgraph_flwr.core.flower import simulation
-from fedgraph_flwr.errors import DataError, RunFailedError, WireError
-from fedgraph_flwr.stopping import check_stop
-from fedgraph_flwr.wire import (
+from fedgraph_flwr.common_fields import COMMON
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.errors import DataError, RunFailedError, WireError
+from fedgraph_flwr.core.fields import Field, Kind, find
+from fedgraph_flwr.core.flower_names import simulation
+from fedgraph_flwr.core.process import check_stop
+from fedgraph_flwr.core.wire import (
+    CLASS_COUNT,
     EXPERIMENT,
+    IDENTITY,
     NO_CLIENTS,
+    RAW_HASH,
     SITE,
+    SPLIT_HASH,
+    TIMING,
+    TOLD,
+    TRAIN_COUNT,
+    Parcel,
     Records,
+    Scalar,
     pack,
     read_header,
     read_parcel,
     records_by_client,
+    select,
 )
-from fedgraph_flwr.wording import is_site_name, shortened, with_sites
+from fedgraph_flwr.core.words import (
+    SITE_NAME_WORDS,
+    is_site_name,
+    shortened,
+    visible,
+    with_sites,
+)
 
-from .doubts import Doubts
-from .introductions import difference, read_introduction
-from .report import NOWHERE, ClientInfo
-from .sending import pause_s
+from .round_report import NOWHERE, ClientInfo
+from .sending import LateNodes, pause_s
+
+_COUNTS = ("num-train", "num-val", "num-test", "num-features", "num-classes")
+_LARGEST = 2**53
+_MOST, _LONGEST = 100_000, 1000  # tasks, and characters of a text
+_MOST_TEXT = 2**20  # characters of all names and texts: every checkpoint holds them
+# The server makes the model that training starts from, as wide as a client says.
+_WIDTHS = {"num-features": 1_000_000, "num-classes": _MOST}
+_HASH = re.compile("(?:[0-9a-f]{64})?")
+_TEXTS = (SPLIT_HASH, RAW_HASH, IDENTITY, "tasks", "task-ids", SITE)
+_LASTING: Mapping[str, str] = {  # what a client must not change within a run
+    "split_hash": "split hash",
+    "raw_sha256": "hash of its data",
+    "identity": "identity",
+    "num_train": "number of training examples",
+    "num_val": "number of validation examples",
+    "num_test": "number of test examples",
+    "num_features": "number of features",
+    "num_classes": "number of classes",
+    "tasks": "tasks",
+    "task_ids": "own tasks",
+}
+
+
+def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:
+    """Read what a client says of itself.
+
+    Raises
+    ------
+    WireError
+        A number or text is missing, strange, or no such thing.
+    """
+    try:
+        return _read(client, node, parcel)
+    except WireError as error:
+        raise WireError(
+            f"client {client} on node {node} sent a malformed answer to the roll call:"
+            f" {error}; both ends must run the same version of fedgraph_flwr"
+        ) from error
+
+
+def difference(
+    known: ClientInfo, now: ClientInfo, fields: tuple[Field, ...] = ()
+) -> str:
+    """Say how the data of a client that came back differ; "" if they do not.
+
+    An identity that either side does not tell is not compared. ``fields`` are those of
+    the method.
+    """
+    changed = [
+        f"{words} was {shortened(before)}, is {shortened(found)}"
+        for name, words in _LASTING.items()
+        if (before := getattr(known, name)) != (found := getattr(now, name))
+        and not (name == "identity" and "" in (before, found))
+    ]
+    declared = (*fields, *COMMON)
+    names = {
+        name
+        for name in {*known.introduced, *now.introduced}
+        if not (f := find(declared, Kind.TEXT, TOLD + name)) or f.is_lasting
+    }
+    if names := {k for k in names if known.introduced.get(k) != now.introduced.get(k)}:
+        # Who differs from all others in these would stop them, too.
+        both = [
+            {k: i.introduced.get(k, "") for k in sorted(names)} for i in (known, now)
+        ]
+        changed.append(
+            f"what it tells was {shortened(both[0])}, is {shortened(both[1])}"
+        )
+    if not changed:
+        return ""
+    return (
+        f"client {known.client} on node {now.node_id} came back with other data:"
+        f" {', '.join(changed)}; restore the data, or start a new run"
+    )
+
+
+def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
+    counts, facts = parcel.metrics, parcel.facts
+    if (length := sum(len(k) + len(str(v)) for k, v in facts.items())) > _MOST_TEXT:
+        raise WireError(
+            f"its texts and their names have {length} characters, expected at most"
+            f" {_MOST_TEXT}"
+        )
+    by_class, trained = (_by_class(counts, p) for p in (CLASS_COUNT, TRAIN_COUNT))
+    strange = set(counts) - {*_COUNTS, *TIMING, "group", *by_class, *trained}
+    strange |= {k for k in facts if k not in _TEXTS and not k.startswith(TOLD)}
+    if strange or parcel.arrays or parcel.evaluation or len(facts) > 100:
+        raise WireError(f"it sent {shortened(sorted(strange) or 'arrays')}")
+    tasks = _listed(facts, "tasks", lambda t: isinstance(t, str) and len(t) <= _LONGEST)
+    known = range(len(tasks))
+    ids = _listed(facts, "task-ids", lambda t: type(t) is int and t in known)
+    if list(ids) != sorted(set(ids)):
+        raise WireError(f"its task ids are {shortened(ids)}, expected ascending ones")
+    return ClientInfo(
+        client=client,
+        node_id=node,
+        **{
+            k.replace("-", "_"): _count(
+                counts, k, least=int(k in _WIDTHS), most=_WIDTHS.get(k, _LARGEST)
+            )
+            for k in _COUNTS
+        },
+        group=_count(counts, "group", least=-1),
+        split_hash=_hash(facts, SPLIT_HASH),
+        raw_sha256=_hash(facts, RAW_HASH),
+        identity=_text(facts, IDENTITY) if IDENTITY in facts else "",
+        site=_site(facts),
+        tasks=tuple(map(visible, tasks)),
+        task_ids=ids,
+        class_counts=tuple(_count(counts, k) for k in by_class),
+        train_counts=tuple(_count(counts, k) for k in trained),
+        introduced={k: _text(facts, TOLD + k) for k in select(TOLD, facts)},
+    )
+
+
+def _count(
+    counts: Mapping[str, int | float],
+    name: str,
+    *,
+    least: int = 0,
+    most: int = _LARGEST,
+) -> int:
+    value = counts.get(name)
+    if type(value) is not int or not least <= value <= most:
+        upper = f" and <= {most}" if most < _LARGEST else ""
+        raise WireError(
+            f"{name} is {shortened(value)}, expected an integer >= {least}{upper}"
+        )
+    return value
+
+
+def _by_class(counts: Mapping[str, int | float], prefix: str) -> list[str]:
+    """Names of the facts with counts by class; empty if none were sent."""
+    found = [k for k in counts if k.startswith(prefix)]
+    expected = [f"{prefix}{k}" for k in range(len(found))]
+    if sorted(found) != sorted(expected):
+        raise WireError(
+            f"class counts are {shortened(found)}, expected {shortened(expected)}"
+        )
+    if found and len(found) != counts.get("num-classes"):
+        raise WireError(f"it counts {len(found)} classes, but has another num-classes")
+    return expected
+
+
+def _text(facts: Mapping[str, Scalar], name: str) -> str:
+    value = facts.get(name)
+    if not isinstance(value, str) or len(value) > _LONGEST:
+        raise WireError(f"{name} is {shortened(value)}, expected a short text")
+    return visible(value)
+
+
+def _site(facts: Mapping[str, Scalar]) -> str:
+    """Name that a site gives itself; "" if it tells none."""
+    if SITE not in facts:
+        return ""
+    name = _text(facts, SITE)
+    if not is_site_name(name):
+        raise WireError(
+            f"{SITE} is {shortened(repr(name))}, expected {SITE_NAME_WORDS}"
+        )
+    return name
+
+
+def _hash(facts: Mapping[str, Scalar], name: str) -> str:
+    value = _text(facts, name)
+    if not _HASH.fullmatch(value):
+        raise WireError(f"{name} is {shortened(value)}, expected a SHA-256 or nothing")
+    return value
+
+
+def _listed(
+    facts: Mapping[str, Scalar], name: str, allows: Callable[[Any], bool]
+) -> tuple[Any, ...]:
+    try:
+        found = json.loads(str(facts.get(name, "[]")))
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"{name} is not a list: {shortened(str(error))}") from error
+    if not isinstance(found, list) or len(found) > _MOST:
+        raise WireError(f"{name} is {shortened(found)}, expected a list")
+    if bad := [item for item in found if not allows(item)]:
+        raise WireError(f"{name} holds {shortened(bad)}")
+    return tuple(found)
+
 
 _PROBE_POLL_S, _ROLL_CALL_POLL_S = 0.05, 0.3
 _GRACE_S = 10.0  # how long answers are waited for that may change nothing
@@ -62,17 +263,17 @@ class Directory:
         self._settings, self._fields = settings, fields
         self._header = {EXPERIMENT: experiment}
         self._wanted = frozenset(range(settings.num_clients))
-        self._infos: dict[int, ClientInfo] = {}  # written by `_place` alone
+        self._infos: dict[int, ClientInfo] = {}  # written by `_enter_client` alone
         self._homes: dict[int, set[int]] = {}  # node -> its clients
         self._is_strict = True
         self._present: set[int] = set()  # nodes that answered and did not vanish since
         self._probes: dict[str, tuple[int, float]] = {}  # unanswered: node, asked when
         self._asked_at: dict[int, float] = {}
         self._refused: set[int] = set()  # nodes whose answer was of no use
-        self._claims: dict[int, ClientInfo] = {}  # of clients that are online elsewhere
+        self._rivals: dict[int, ClientInfo] = {}  # of clients that are online elsewhere
         self._waited_s = 0.0  # for newcomers, since one of them answered
-        self._silent_since: dict[int, int] = {}  # node -> round
-        self.doubts = Doubts(settings.round_timeout_s)
+        self._unanswered_since: dict[int, int] = {}  # node -> round
+        self.late_nodes = LateNodes(settings.round_timeout_s)
         self._notes: dict[int, str] = {}  # what else nodes answered
         self.refusals: dict[int, str] = {}  # why a client is not let in
 
@@ -81,7 +282,7 @@ class Directory:
         self._is_strict = self._is_strict and not known
         self._infos, self._homes = {}, {}
         for client, info in known.items():
-            self._place(client, replace(info, node_id=NOWHERE))
+            self._enter_client(client, replace(info, node_id=NOWHERE))
 
     def await_only(self, clients: Iterable[int]) -> None:
         """Wait for these clients alone, as a site does that tries a run by itself."""
@@ -93,18 +294,18 @@ class Directory:
         begin = time.monotonic()
         deadline = begin + self._settings.roll_call_timeout_s
         grace: float | None = None
-        contested_at: float | None = None
+        rivals_since: float | None = None
         while True:
             check_stop()
             online = self._look(grid)
             self._probe(grid, self._unasked(online), online)
             missing = self._missing()
             now = time.monotonic()
-            contested_at = (contested_at or now) if self._contested() else None
+            rivals_since = (rivals_since or now) if self._open_rivalry() else None
             # Refused clients are waited for too: anybody may claim what is another's.
-            if contested_at is not None:  # by a node that was restarted, perhaps
-                if now > min(contested_at + _LEAVE_S, deadline):
-                    raise RunFailedError(self._contested())
+            if rivals_since is not None:  # by a node that was restarted, perhaps
+                if now > min(rivals_since + _LEAVE_S, deadline):
+                    raise RunFailedError(self._open_rivalry())
             elif not missing:
                 # Others may claim the same clients: wait for what is on its way.
                 grace = grace or min(now + _GRACE_S, deadline)
@@ -139,7 +340,7 @@ class Directory:
             self._probe(grid, nodes, online)
             self._await_newcomers(grid, new, online)
         table: dict[int, list[int]] = {}
-        ready = self._present - self.doubts.busy()
+        ready = self._present - self.late_nodes.busy()
         for client in sorted(clients):
             if (node := self._infos[client].node_id) in ready:
                 table.setdefault(node, []).append(client)
@@ -188,10 +389,10 @@ class Directory:
     def reason(self, client: int) -> str:
         """Why no message went out to a client."""
         node, refusal = self._infos[client].node_id, self.refusals.get(client, "")
-        if node in self._silent_since:
-            words = f"has not answered since round {self._silent_since[node]}"
-        elif node in self.doubts.busy():
-            since = self.doubts.since(node)
+        if node in self._unanswered_since:
+            words = f"has not answered since round {self._unanswered_since[node]}"
+        elif node in self.late_nodes.busy():
+            since = self.late_nodes.since(node)
             words = f"has not trained in time since round {since}, and is still at work"
         elif refusal:
             return f"{refusal}; no other node answers for it"
@@ -199,15 +400,15 @@ class Directory:
             return "its node is offline"
         return f"{words}; {refusal}" if refusal else words
 
-    def silence(self, node: int, server_round: int) -> None:
+    def mark_unanswered(self, node: int, server_round: int) -> None:
         """Do not ask a node again until it answers another roll call."""
         self._present.discard(node)
-        self._silent_since.setdefault(node, server_round)
+        self._unanswered_since.setdefault(node, server_round)
 
-    def trust(self, clients: Iterable[int]) -> None:
+    def end_lateness(self, clients: Iterable[int]) -> None:
         """Wait again for the nodes of clients whose replies were good and in time."""
         for client in clients:
-            self.doubts.end(self._infos[client].node_id)
+            self.late_nodes.end(self._infos[client].node_id)
 
     def fail(self, node: int, error: Error) -> None:
         """Stop at once if going on cannot succeed: after the death of a Ray actor.
@@ -238,8 +439,8 @@ class Directory:
         """Nodes online; nodes that left are asked again when they come back."""
         online = set(grid.get_node_ids())
         self._present &= online
-        self.doubts.keep(online)
-        self.doubts.look(grid)
+        self.late_nodes.keep(online)
+        self.late_nodes.look(grid)
         for node in set(self._asked_at) - online:
             del self._asked_at[node]
             self._refused.discard(node)
@@ -288,16 +489,16 @@ class Directory:
                 if asked is not None:
                     answers[asked[0]] = reply
             for node in sorted(answers):
-                self._hear(node, answers[node], online)
-        for client, claim in list(self._claims.items()):
+                self._read_answer(node, answers[node], online)
+        for client, rival in list(self._rivals.items()):
             home = self._infos[client].node_id
-            if home not in online and claim.node_id in self._present:
-                del self._claims[client]
-                self._admit(claim, online)
+            if home not in online and rival.node_id in self._present:
+                del self._rivals[client]
+                self._accept(rival, online)
 
     # Answers --------------------------------------------------------------------------
 
-    def _hear(self, node: int, reply: Message, online: set[int]) -> None:
+    def _read_answer(self, node: int, reply: Message, online: set[int]) -> None:
         if reply.has_error():
             self.fail(node, reply.error)
             reason = shortened(str(reply.error.reason), 2000)
@@ -308,7 +509,7 @@ class Directory:
             return
         try:
             header = read_header(reply.content)
-            told = records_by_client(reply.content)
+            records_of = records_by_client(reply.content)
         except WireError as error:
             self._refuse(node, f"node {node} answered the roll call strangely: {error}")
             return
@@ -319,7 +520,7 @@ class Directory:
             self._refuse(node, f"{place} refused the roll call: {reason}")
             return
         wanted = range(self._settings.num_clients)
-        if strangers := sorted(set(told) - set(wanted)):
+        if strangers := sorted(set(records_of) - set(wanted)):
             self._refuse(
                 node,
                 f"{place} hosts clients {shortened(strangers)}, but the run has"
@@ -328,17 +529,17 @@ class Directory:
             return
         self._present.add(node)
         self._refused.discard(node)
-        self._silent_since.pop(node, None)
-        if not told:
+        self._unanswered_since.pop(node, None)
+        if not records_of:
             why = header.get(NO_CLIENTS, "")
             self._note(
                 node,
                 f"{place} hosts no client{f' ({shortened(why, 2000)})' if why else ''}",
             )
-        for client, records in told.items():
+        for client, records in records_of.items():
             self._register(client, node, place, records, online)
-        for client in sorted(set(self.members(node)) - set(told)):
-            self._bar(client, f"{place} no longer hosts it", node)
+        for client in sorted(set(self.members(node)) - set(records_of)):
+            self._refuse_client(client, f"{place} no longer hosts it", node)
 
     def _register(
         self, client: int, node: int, place: str, records: Records, online: set[int]
@@ -353,24 +554,24 @@ class Directory:
         except (DataError, WireError) as error:
             if self._is_strict:
                 raise
-            self._bar(client, str(error), node)
+            self._refuse_client(client, str(error), node)
             return
-        self._admit(info, online)
+        self._accept(info, online)
 
-    def _admit(self, info: ClientInfo, online: set[int]) -> None:
+    def _accept(self, info: ClientInfo, online: set[int]) -> None:
         """Take a client in, unless it is online elsewhere or its data have changed."""
         client, known = info.client, self._infos.get(info.client)
         if known is not None:
             if known.node_id not in (NOWHERE, info.node_id) and known.node_id in online:
-                self._contest(info)
+                self._add_rival(info)
                 return
             if words := difference(known, info, self._fields):
-                self._bar(client, words, info.node_id)
+                self._refuse_client(client, words, info.node_id)
                 return
-        self._place(client, info)
+        self._enter_client(client, info)
         self.refusals.pop(client, None)
 
-    def _place(self, client: int, info: ClientInfo) -> None:
+    def _enter_client(self, client: int, info: ClientInfo) -> None:
         """Enter a client's data and its node."""
         if (before := self._infos.get(client)) is not None:
             self._homes.get(before.node_id, set()).discard(client)
@@ -378,15 +579,15 @@ class Directory:
         if info.node_id != NOWHERE:
             self._homes.setdefault(info.node_id, set()).add(client)
 
-    def _contest(self, info: ClientInfo) -> None:
+    def _add_rival(self, info: ClientInfo) -> None:
         """Keep a claim: the site may be back before its old node was found gone."""
-        is_new = info.client not in self._claims
-        self._claims[info.client] = info
+        is_new = info.client not in self._rivals
+        self._rivals[info.client] = info
         if is_new:
-            words = self._claim(info)
+            words = self._name_rivals(info)
             log(WARNING, "%s; the first counts while it is online", words)
 
-    def _claim(self, info: ClientInfo) -> str:
+    def _name_rivals(self, info: ClientInfo) -> str:
         homes = [
             with_sites(f"{i.node_id}", [i.client], {i.client: i.site})
             for i in (self._infos[info.client], info)
@@ -396,12 +597,12 @@ class Directory:
             ' give every SuperNode its own clients="..."'
         )
 
-    def _contested(self) -> str:
+    def _open_rivalry(self) -> str:
         """Say which client of a new run two nodes claim that are both there, or ""."""
-        claims = [i for i in self._claims.values() if i.node_id in self._present]
-        return self._claim(claims[0]) if self._is_strict and claims else ""
+        rivals = [i for i in self._rivals.values() if i.node_id in self._present]
+        return self._name_rivals(rivals[0]) if self._is_strict and rivals else ""
 
-    def _bar(self, client: int, reason: str, node: int) -> None:
+    def _refuse_client(self, client: int, reason: str, node: int) -> None:
         """Refuse a client, and say so once."""
         known = self._infos.get(client)
         if self.refusals.get(client) != reason:
@@ -411,7 +612,7 @@ class Directory:
         self.refusals[client] = reason
         self._refused.add(node)
         if known is not None and known.node_id == node:
-            self._place(client, replace(known, node_id=NOWHERE))
+            self._enter_client(client, replace(known, node_id=NOWHERE))
 
     def _refuse(self, node: int, reason: str) -> None:
         """Let no client of a node in, as nothing that it said is of use."""
@@ -420,7 +621,7 @@ class Directory:
         self._note(node, reason)
         self._refused.add(node)
         for client in self.members(node):
-            self._bar(client, reason, node)
+            self._refuse_client(client, reason, node)
 
     def _note(self, node: int, words: str) -> None:
         if self._notes.get(node) != words:
@@ -458,5 +659,5 @@ class Directory:
         )
 
 
-def _is_name(told: object) -> bool:
-    return isinstance(told, str) and is_site_name(told)
+def _is_name(given: object) -> bool:
+    return isinstance(given, str) and is_site_name(given)

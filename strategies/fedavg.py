@@ -13,9 +13,9 @@ from typing import Any, final
 
 from typing_extensions import override
 
-from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.core.errors import RunFailedError
+from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
 
 from .averaging import weighted_mean
 from .base import AbstractGraphStrategy

@@ -15,6 +15,8 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
+from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
 from fedgraph_flwr.methods.fedgkd import (
     FEATURE_MAPS,
     FEATURES,
@@ -23,8 +25,6 @@ from fedgraph_flwr.methods.fedgkd import (
     Y0,
     FedGKDParams,
 )
-from fedgraph_flwr.seeding import derive_seed, numpy_rng
-from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
 
 from .fedgkd_relator import (
     attention,

@@ -12,9 +12,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.errors import RunFailedError, WireError
+from fedgraph_flwr.core.errors import RunFailedError, WireError
 
-from .cores import on_all_cores
+from .averaging import on_all_cores
 
 FloatArray: TypeAlias = NDArray[np.float64]
 

@@ -14,12 +14,12 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.privacy_settings import UPDATE_EPSILON
+from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA
 from fedgraph_flwr.methods.multitask import RECORD, RECORD_IDS
-from fedgraph_flwr.privacy import UPDATE_EPSILON
-from fedgraph_flwr.wire import Parcel
 
 from .fedavg import FedAvg
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.methods.fedgta import CONFIDENCE, MOMENTS, FedGTAParams
-from fedgraph_flwr.wire import Parcel
 
 from .personal import AbstractPersonalStrategy
 from .replies import Layout
@@ -65,11 +65,11 @@ class FedGTA(AbstractPersonalStrategy):
     @override
     def misfits(self, replies: Mapping[int, Parcel]) -> dict[int, str]:
         """Refuse a confidence below 0, which would subtract a model."""
-        told = {c: float(p.arrays[CONFIDENCE][0]) for c, p in replies.items()}
+        confidence = {c: float(p.arrays[CONFIDENCE][0]) for c, p in replies.items()}
         return {
             c: f"{CONFIDENCE} is {h:g}, it must be >= 0; both ends must run the same"
             " version of fedgraph_flwr"
-            for c, h in told.items()
+            for c, h in confidence.items()
             if h < 0
         }
 
@@ -78,6 +78,8 @@ class FedGTA(AbstractPersonalStrategy):
         self, server_round: int, replies: Mapping[int, Parcel]
     ) -> NDArray[np.float64]:
         similarity = moment_cosine([p.arrays[MOMENTS] for p in replies.values()])
-        told = np.array([p.arrays[CONFIDENCE][0] for p in replies.values()], float)
+        confidence = np.array(
+            [p.arrays[CONFIDENCE][0] for p in replies.values()], float
+        )
         self.keep("S", replies, similarity)
-        return confident_average(similarity, told, self.params.epsilon)
+        return confident_average(similarity, confidence, self.params.epsilon)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.methods.fedpub import EMBEDDING, FedPubParams
-from fedgraph_flwr.wire import Parcel
 
 from .personal import AbstractPersonalStrategy
 from .replies import Layout

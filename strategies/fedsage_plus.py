@@ -12,12 +12,12 @@ from typing import Any, final
 from flwr.common.logger import log
 from typing_extensions import override
 
-from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.wire import NamedArrays, Parcel, select
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
-from fedgraph_flwr.wire import NamedArrays, Parcel, select
 
+from .base import AbstractOpeningStrategy
 from .fedavg import FedAvg
-from .opening import AbstractOpeningStrategy
 from .replies import Layout
 
 

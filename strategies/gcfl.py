@@ -16,10 +16,16 @@ import numpy as np
 from flwr.common.logger import log
 from typing_extensions import override
 
+from fedgraph_flwr.core.wire import (
+    NUM_EXAMPLES,
+    NamedArrays,
+    Parcel,
+    select,
+    with_prefix,
+)
+from fedgraph_flwr.core.words import client_ranges, name_clients, shortened
 from fedgraph_flwr.methods.fedavg import DELTA, SHARED
 from fedgraph_flwr.methods.gcfl import GRAD_NORM, GCFLParams
-from fedgraph_flwr.wire import NUM_EXAMPLES, NamedArrays, Parcel, select, with_prefix
-from fedgraph_flwr.wording import client_ranges, name_clients, shortened
 
 from .averaging import check_same_layout
 from .base import AbstractGraphStrategy
@@ -34,7 +40,7 @@ from .gcfl_clustering import (
     unflatten,
 )
 from .replies import Layout, layout_of
-from .report import Evaluation
+from .round_report import Evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,9 +309,9 @@ class GCFL(AbstractGraphStrategy):
     @override
     def remarks(self) -> dict[str, Any]:
         """Clusters that could not split, and who was missing, since which round."""
-        return {"clusters_held_up": self._told_held_up()} if self._held_up else {}
+        return {"clusters_held_up": self._held_up_facts()} if self._held_up else {}
 
-    def _told_held_up(self) -> list[dict[str, Any]]:
+    def _held_up_facts(self) -> list[dict[str, Any]]:
         return [
             {"cluster": list(cluster), "missing": {str(c): r for c, r in of.items()}}
             for cluster, of in self._held_up.items()
@@ -325,7 +331,7 @@ class GCFL(AbstractGraphStrategy):
             "clusters": [list(members) for members in self.gcfl.clusters],
             "history": {str(c): list(q) for c, q in self.gcfl.history.items()},
             "missing": {str(c): since for c, since in self._missing.items()},
-            "held_up": self._told_held_up(),
+            "held_up": self._held_up_facts(),
         }
         return arrays, facts
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.wire import NamedArrays
+from fedgraph_flwr.core.wire import NamedArrays
 
 FloatArray: TypeAlias = NDArray[np.float64]
 _BLOCK = 64  # rows whose distances to all others are computed at a time

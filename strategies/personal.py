@@ -12,15 +12,14 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from fedgraph_flwr.errors import wrong_return
+from fedgraph_flwr.core.errors import wrong_return
+from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.wire import NamedArrays, Parcel, select, with_prefix
 
-from .averaging import check_same_layout, outweighing
+from .averaging import check_same_layout, on_all_cores, outweighing
 from .base import AbstractGraphStrategy
-from .cores import on_all_cores
 from .replies import Layout, layout_of
-from .report import Evaluation
+from .round_report import Evaluation
 
 _BLOCK = 1 << 22  # numbers that a thread mixes at a time; bounds memory
 

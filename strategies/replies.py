@@ -16,11 +16,10 @@ import numpy as np
 from flwr.app import RecordDict
 
 from fedgraph_flwr.common_fields import COMMON
+from fedgraph_flwr.core.embedding_scores import METRICS, TRANSFORMS
+from fedgraph_flwr.core.errors import WireError
 from fedgraph_flwr.core.fields import LARGEST, Field, Kind, Phase, find
-from fedgraph_flwr.embedding_scores import METRICS, TRANSFORMS
-from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.methods.fedavg import DELTA, SHARED
-from fedgraph_flwr.privacy import (
+from fedgraph_flwr.core.privacy_settings import (
     EDGE,
     EDGE_SHARED,
     EDGE_TRAIN,
@@ -29,8 +28,8 @@ from fedgraph_flwr.privacy import (
     SECRET,
     PrivacySettings,
 )
-from fedgraph_flwr.privacy import METRIC as PRIVACY
-from fedgraph_flwr.tasks import (
+from fedgraph_flwr.core.privacy_settings import METRIC as PRIVACY
+from fedgraph_flwr.core.tasks import (
     AVERAGE_PRECISION,
     NO_SCORE,
     OF_COMMONEST,
@@ -38,7 +37,7 @@ from fedgraph_flwr.tasks import (
     ON_ALL,
     ONE_CLASS,
 )
-from fedgraph_flwr.wire import (
+from fedgraph_flwr.core.wire import (
     EVAL,
     NUM_EXAMPLES,
     TIMING,
@@ -52,10 +51,11 @@ from fedgraph_flwr.wire import (
     records_by_client,
     select,
 )
-from fedgraph_flwr.wording import shortened
+from fedgraph_flwr.core.words import shortened
+from fedgraph_flwr.methods.fedavg import DELTA, SHARED
 
 from .averaging import find_bad_array, out_of_proportion
-from .report import ClientInfo
+from .round_report import ClientInfo
 
 # By name, dtype and shape, where None stands for any length.
 Layout: TypeAlias = Mapping[str, tuple[str, tuple[int | None, ...]]]
@@ -281,24 +281,24 @@ def check_privacy(
     A total never falls: the largest counts. A client that failed may tell nothing. A
     total of what the run does not protect counts for nothing.
     """
-    told = select(PRIVACY, metrics)
+    spent = select(PRIVACY, metrics)
     edges, of_train, updates = map(set, _TOTALS)
     asked = edges | of_train if of_run and of_run.edge_epsilon > 0 else set()
     asked |= updates if of_run and of_run.update_clip > 0 else set()
-    if unasked := sorted(set(told) - asked - {SECRET}):
+    if unasked := sorted(set(spent) - asked - {SECRET}):
         return dict(before), (
             f"client {client} reports {shortened(unasked)} as privacy that it spent,"
             " which the run does not protect (privacy.edge-epsilon, privacy.update-clip"
             " of its config); server and site run different settings or versions"
         )
     words = f"the privacy that client {client} reports as spent is malformed"
-    if strange := _wrong_totals(told):
+    if strange := _wrong_totals(spent):
         return dict(before), f"{words}: {strange}"
-    now = {k: float(v) for k, v in told.items()}
+    now = {k: float(v) for k, v in spent.items()}
     kept = {**before, **{k: max(v, before.get(k, 0.0)) for k, v in now.items()}}
     if SECRET in kept:  # noise that was drawn without a secret stays so
         kept[SECRET] = min(now.get(SECRET, 1.0), before.get(SECRET, 1.0))
-    if is_failure and not told:
+    if is_failure and not spent:
         return kept, ""
     for name in sorted(set(before) - {SECRET}):
         if name.endswith(OF_SITE):
@@ -312,15 +312,15 @@ def check_privacy(
     return kept, ""
 
 
-def _wrong_totals(told: Mapping[str, int | float]) -> str:
-    names = set(told) - {SECRET}
+def _wrong_totals(totals: Mapping[str, int | float]) -> str:
+    names = set(totals) - {SECRET}
     rows = [set(row) for row in _TOTALS]
     whole = [row for row in rows if row & names]
     if names != set().union(*whole) or (rows[1] <= names and not rows[0] <= names):
         return f"got {shortened(sorted(names))}, expected all of a kind"
-    if (SECRET in told) != bool(names) or told.get(SECRET, 0) not in (0, 1):
+    if (SECRET in totals) != bool(names) or totals.get(SECRET, 0) not in (0, 1):
         return f"{SECRET!r} must be 0 or 1 beside totals, and only there"
-    for name, value in told.items():
+    for name, value in totals.items():
         if not 0 <= value <= (1 if name == _DELTA else LARGEST):
             return f"{name} is {shortened(value)}"
     return ""

@@ -7,18 +7,17 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from logging import WARNING
-from typing import TYPE_CHECKING
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from fedgraph_flwr.core.errors import RunFailedError, wrong_return
 from fedgraph_flwr.core.fields import Phase
-from fedgraph_flwr.errors import RunFailedError, wrong_return
-from fedgraph_flwr.lives import EARLIER_RUNS
-from fedgraph_flwr.seeding import numpy_rng
-from fedgraph_flwr.wire import (
+from fedgraph_flwr.core.seeding import numpy_rng
+from fedgraph_flwr.core.wire import (
     COMPUTE_S,
+    EARLIER_RUNS,
     EXPERIMENT,
     FRESH_START,
     KEEP_FROM,
@@ -31,8 +30,9 @@ from fedgraph_flwr.wire import (
     pack,
     record_sizes,
 )
-from fedgraph_flwr.wording import shortened, tell_reasons, with_sites
+from fedgraph_flwr.core.words import shortened, tell_reasons, with_sites
 
+from .paper import Paper
 from .replies import (
     Expected,
     check_privacy,
@@ -42,16 +42,13 @@ from .replies import (
     misfit,
     read_reply,
 )
-from .report import (
+from .round_report import (
     HELD_OUT,
     LedgerEntry,
     RoundReport,
     busy_seconds,
     read_evaluations,
 )
-
-if TYPE_CHECKING:
-    from .base import AbstractGraphStrategy
 
 _TYPES = {
     Phase.OPENING: f"{MessageType.QUERY}.{OPENING}",
@@ -65,7 +62,7 @@ class Round:
 
     Parameters
     ----------
-    strategy : AbstractGraphStrategy
+    strategy : Paper
     phase : Phase
     number : int
         0 for the opening, the number after the last round for the closing evaluation.
@@ -75,7 +72,7 @@ class Round:
 
     def __init__(
         self,
-        strategy: AbstractGraphStrategy,
+        strategy: Paper,
         phase: Phase,
         number: int,
         *,
@@ -167,7 +164,7 @@ class Round:
             words = tell_reasons(report.failures, strategy.sites)
             log(WARNING, "round %d, failed: %s", report.server_round, words)
         if self.phase is Phase.TRAINING:
-            strategy.directory.trust(good)
+            strategy.directory.end_lateness(good)
         seconds = {c: p.metrics[COMPUTE_S] for c, p in good.items()}
         if self.phase is not Phase.CLOSING:  # which is no measure of a round
             strategy.compute_s |= seconds
@@ -332,7 +329,7 @@ class Round:
         strategy, number = self._strategy, self.report.server_round
         s, directory = strategy.settings, strategy.directory
         node, key = message.metadata.dst_node_id, message.metadata.message_id
-        since = directory.doubts.since(node)
+        since = directory.late_nodes.since(node)
         if since is not None and self.phase is Phase.TRAINING:
             deadline = f"the time of the others, and not in time since round {since}"
             reason = f"no reply within {deadline}: it is not waited for"
@@ -351,9 +348,9 @@ class Round:
             deadline,
             clients,
         )
-        directory.silence(node, number)
+        directory.mark_unanswered(node, number)
         expected = {c: self._expect(c) for c in clients}
-        directory.doubts.add(node, number, key, self._sent_at, expected)
+        directory.late_nodes.add(node, number, key, self._sent_at, expected)
         self.report.failures |= dict.fromkeys(clients, reason)
 
     def _note_restarts(self, good: Mapping[int, Parcel]) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from fedgraph_flwr.core.wire import NamedArrays, Parcel
 from fedgraph_flwr.methods.self_weight import SelfWeightParams
-from fedgraph_flwr.wire import NamedArrays, Parcel
 
 from .averaging import check_same_layout
 from .personal import AbstractPersonalStrategy

@@ -17,7 +17,9 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from typing_extensions import override
 
-from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.network import Network, Topology, build_topology
+from fedgraph_flwr.core.wire import NamedArrays, Parcel, Scalar
 from fedgraph_flwr.methods.multitask import RECORD, RECORD_IDS
 from fedgraph_flwr.methods.spreadgnn import (
     ALL,
@@ -30,12 +32,10 @@ from fedgraph_flwr.methods.spreadgnn import (
     SpreadGNNParams,
     is_mixing_round,
 )
-from fedgraph_flwr.peers.topology import Network, Topology, build_topology
-from fedgraph_flwr.wire import NamedArrays, Parcel, Scalar
 
 from .base import AbstractGraphStrategy
 from .replies import Layout
-from .report import ClientInfo
+from .round_report import ClientInfo
 
 # Letters of one run differ by what they say of tasks. One far longer than others would
 # fill the relay's memory, every checkpoint and all neighbours.
@@ -82,7 +82,7 @@ class SpreadGNN(AbstractGraphStrategy):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.boxes: dict[int, NamedArrays] = {}  # what waits, by receiver
-        self.heard: dict[int, set[int]] = {}  # whose mail each client has had
+        self.received_from: dict[int, set[int]] = {}  # whose mail each client has had
         self.missed: dict[int, list[int]] = {}
         self.gone: list[int] = []
         self.silent: dict[int, list[int]] = {}  # neighbours, as receivers say
@@ -131,7 +131,7 @@ class SpreadGNN(AbstractGraphStrategy):
         weights = self.topology.weights.get(client, {})
         entries = {
             str(j): {
-                "key": self.clients[j].told.get(PUBLIC_KEY, ""),
+                "key": self.clients[j].introduced.get(PUBLIC_KEY, ""),
                 "weight": weights.get(j),
             }
             for j in self.topology.neighbours[client]
@@ -206,7 +206,7 @@ class SpreadGNN(AbstractGraphStrategy):
         """Note whose mail has reached the clients that replied."""
         for client in replies:
             senders = {int(n.removeprefix(FROM)) for n in self.boxes.get(client, {})}
-            self.heard.setdefault(client, set()).update(senders)
+            self.received_from.setdefault(client, set()).update(senders)
 
     def _note_complaints(
         self, server_round: int, replies: Mapping[int, Parcel]
@@ -263,13 +263,15 @@ class SpreadGNN(AbstractGraphStrategy):
             for name, letter in box.items()
         }
         missed = {str(c): rounds for c, rounds in self.missed.items()}
-        heard = {str(c): sorted(senders) for c, senders in self.heard.items()}
+        received = {
+            str(c): sorted(senders) for c, senders in self.received_from.items()
+        }
         silent = {str(c): senders for c, senders in self.silent.items()}
         unusable = {str(c): count for c, count in self.unusable.items()}
         return mail, {
             "missed": missed,
             "gone": self.gone,
-            "heard": heard,
+            "heard": received,
             "silent": silent,
             "unusable": unusable,
         }
@@ -279,7 +281,9 @@ class SpreadGNN(AbstractGraphStrategy):
         self.boxes = {}
         self.missed = {int(c): list(rounds) for c, rounds in facts["missed"].items()}
         self.gone = list(facts["gone"])
-        self.heard = {int(c): set(senders) for c, senders in facts["heard"].items()}
+        self.received_from = {
+            int(c): set(senders) for c, senders in facts["heard"].items()
+        }
         self.silent = {int(c): list(s) for c, s in facts["silent"].items()}
         self.unusable = {int(c): int(n) for c, n in facts["unusable"].items()}
         for name, letter in arrays.items():
@@ -289,7 +293,7 @@ class SpreadGNN(AbstractGraphStrategy):
     @override
     def peers(self) -> dict[int, list[int]]:
         """Return neighbours whose mail has come."""
-        return {c: sorted(self.heard.get(c, ())) for c in self.clients}
+        return {c: sorted(self.received_from.get(c, ())) for c in self.clients}
 
     @override
     def clusters(self) -> list[list[int]]:

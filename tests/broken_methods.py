@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from clients.tensors import to_arrays
+from clients.training import to_arrays
 from examples.momentum import Momentum
 from fedgraph_flwr.api import (
     GRAPH_CLASSIFICATION,
@@ -15,8 +15,8 @@ from fedgraph_flwr.api import (
     Method,
     NodeClassifierClient,
 )
+from fedgraph_flwr.core.wire import Parcel, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.wire import Parcel, with_prefix
 
 
 def of(client=GraphClassifierClient, strategy=FedAvg):

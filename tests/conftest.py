@@ -15,7 +15,9 @@ import toys
 from flwr.supercore.task_identity import TaskIdentity
 
 import datasets
-from fedgraph_flwr import embedding_scores, loaded, plugins, server_app
+from fedgraph_flwr import server_app
+from fedgraph_flwr.core import embedding_scores, plugins
+from fedgraph_flwr.node import serve
 from fedgraph_flwr.results import provenance
 from simulations.tiny_runs import Lab
 
@@ -118,11 +120,11 @@ def toy_data():
         patch.setattr(provenance, "git_commit", lambda: "unknown")
         # The protocol's 10 take longer.
         patch.setattr(embedding_scores, "_NUM_STARTS", 1)
-        loaded.clear_kept()
+        serve.clear_kept()
         logger.setLevel(logging.ERROR)
         yield patch
         logger.setLevel(level)
-    loaded.clear_kept()
+    serve.clear_kept()
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ from flwr.app import MetricRecord as Metrics
 from safetensors.numpy import load, save
 
 from fedgraph_flwr.core.fields import Phase
+from fedgraph_flwr.core.wire import Parcel, pack, unpack
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA
-from fedgraph_flwr.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
 
 VICTIM = 2

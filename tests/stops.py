@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 import toys
 
-from fedgraph_flwr.errors import (
-    StorageError,
-)
+from fedgraph_flwr.core.errors import StorageError
 from simulations.contract import Killed, killed_at_checkpoint
 
 ROUNDS = {"num-server-rounds": 5}

@@ -22,19 +22,18 @@ from forks import warm_context
 
 from clients.base import GraphClient, start_of
 from clients.graphs.batching import Batch, CollatedGraphs
-from clients.graphs.noisy_structure import NoisyStructure
-from clients.graphs.noisy_view import NoisyView
+from clients.graphs.noisy_view import NoisyStructure, NoisyView
+from clients.job import Diffuses
 from clients.privacy.laplace import Adjacency, Triangles
-from clients.protocols import Diffuses
 from clients.store import ClientStore
-from datasets import atoms, find_dataset
+from datasets import find_dataset, molecules
 from datasets.diffusion import diffuse
-from fedgraph_flwr.config import RunSettings, build
-from fedgraph_flwr.data import GraphSet, IntArray
+from fedgraph_flwr.core.config import RunSettings, build
+from fedgraph_flwr.core.data import GraphSet, IntArray
+from fedgraph_flwr.core.wire import Parcel, select, unpack, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
-from fedgraph_flwr.wire import Parcel, select, unpack, with_prefix
 from simulations.inline import InlineGrid
 from simulations.tiny_runs import (  # noqa: F401  as toys.NAME
     TINY,
@@ -49,7 +48,7 @@ from simulations.tiny_runs import (  # noqa: F401  as toys.NAME
     tiny,
     with_tasks,
 )
-from strategies.report import ClientInfo
+from strategies.round_report import ClientInfo
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -66,10 +65,10 @@ def shared_keys(method: str) -> list[str]:
 
 def smiles_to_graph(smiles: str) -> tuple[np.ndarray, np.ndarray]:
     """Atoms as rows, and edges both ways, of one SMILES string."""
-    mol = atoms.parse_smiles(smiles)
-    kinds = [atoms.atom_kind(atom) for atom in mol.GetAtoms()]
-    pairs = np.array(atoms.bond_pairs(mol), dtype=np.int32).reshape(-1, 2)
-    return np.stack([atoms.atom_features(kind) for kind in kinds]), pairs.T
+    mol = molecules.parse_smiles(smiles)
+    kinds = [molecules.atom_kind(atom) for atom in mol.GetAtoms()]
+    pairs = np.array(molecules.bond_pairs(mol), dtype=np.int32).reshape(-1, 2)
+    return np.stack([molecules.atom_features(kind) for kind in kinds]), pairs.T
 
 
 def assert_drawn(path: Path) -> np.ndarray:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import toys
 
-from datasets.task_masks import mask_tasks
+from datasets.splits import mask_tasks
 
 TASKS = tuple("abcdef")
 MASKS = {3: "0,1;2,5;3,4", 4: "0,1;2;3,4;5", 5: "0,1;2;3;4;5", 6: "0;1;2;3;4;5"}

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, WeightedEdges
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray, WeightedEdges
+from fedgraph_flwr.core.errors import DataError
 
-from .csr import csr, gather, repeated, row_pointer, send
-from .diffusion_view import CollatedDiffusion
+from .csr import CollatedDiffusion, csr, gather, repeated, row_pointer, send
 
 
 @dataclass(frozen=True, kw_only=True)

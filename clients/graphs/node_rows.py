@@ -1,17 +1,19 @@
-"""Node features of a client's graphs, without edges; equal rows are stored once."""
+"""Rows of node features that are stored once, and molecules made of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraph_flwr.data import GraphSet, IntArray
+from fedgraph_flwr.core.data import GraphSet, IntArray
 
+from .batching import Batch, ClientData, SingleBatch
 from .csr import csr, gather, send
 from .structure import Structure
 
@@ -143,3 +145,24 @@ def distinct_rows(x: np.ndarray) -> tuple[np.ndarray, IntArray]:
     if np.array_equal(x[first][ids], x):
         return x[first], ids
     return x, np.arange(len(x))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoleculeData(ClientData):
+    """Collated graphs, and their nodes alone, for encoders that take edges apart."""
+
+    @cached_property
+    def nodes(self) -> NodeRows:
+        """Nodes without edges; equal rows of features are stored once."""
+        return NodeRows(self.partition.graphs, self.graphs.device)
+
+    @cached_property
+    def evaluation_nodes(self) -> tuple[NodeBatch, ...]:
+        """Nodes of the evaluation batches."""
+        return tuple(self.nodes.batch(b.positions) for b in self.evaluation)
+
+    def nodes_of(self, batch: Batch) -> Nodes:
+        """Nodes of a batch, in the form that is fastest: itself if of one graph."""
+        if isinstance(batch, SingleBatch):
+            return batch
+        return self.nodes.batch(batch.positions)

@@ -1,4 +1,4 @@
-"""Noisy views of a client's graphs as padded dense matrices, bucketed by size.
+"""Noisy views of graphs: where edges may stand, drawn with noise, kept or anew.
 
 A noisy graph has every edge, so dense products beat edge lists (docs/privacy.md, size
 and speed). Matrices are built batch by batch from the views' compact triangles, and
@@ -7,21 +7,169 @@ nothing here ever sees the original edges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from fedgraph_flwr.data import IntArray, pointer
-from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.privacy import NON_NEGATIVE_POSTS
+from fedgraph_flwr.core.data import IntArray, pointer
+from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.privacy_settings import NON_NEGATIVE_POSTS
 
 from ..privacy.laplace import SIGNED_POSTS, Triangles, check_sizes, num_pairs
-from .csr import send
-from .node_rows import NodeBatch, NodeRows
-from .noisy_structure import Matrices, NoisyStructure
+from .csr import gather, send
+from .node_rows import (
+    DistinctRows,
+    MoleculeData,
+    NodeBatch,
+    NodeRows,
+    Spreading,
+    SpreadRows,
+)
+from .ops import symmetric
+from .structure import NEGATIVE_SLOPE, Mask, Structure, power
+
+Matrices = Sequence[Tensor]  # of each bucket, (num_graphs, size, size)
+
+
+def smoothing(weight: Tensor, *, use_absolute_degree: bool) -> Tensor:
+    """D^-1/2 (W + I) D^-1/2 of each graph, as :meth:`Structure.smooth` has it.
+
+    Parameters
+    ----------
+    weight : tensor, shape (num_graphs, size, size)
+        A bucket of a :class:`NoisyStructure`.
+    use_absolute_degree : bool
+        See ``laplace.post_process``.
+
+    Returns
+    -------
+    tensor of the same shape
+        Padding has loops, which reach no node.
+    """
+    root = power(1.0 + _degrees(weight, use_absolute_degree), -0.5)
+    loops = torch.eye(weight.shape[1], device=weight.device)
+    return (weight + loops) * root[:, :, None] * root[:, None, :]
+
+
+def _degrees(weight: Tensor, use_absolute_degree: bool) -> Tensor:
+    return (weight.abs() if use_absolute_degree else weight).sum(2)
+
+
+@final
+class NoisyStructure(Structure):
+    """Padded dense matrices: graphs of similar size share a bucket.
+
+    Parameters
+    ----------
+    cut : callable
+        Gives the buckets, tensors of shape (num_graphs, size, size), when first used.
+        Symmetric weights; rows and columns of padding are 0. Together the buckets hold
+        every node of the batch once.
+    padded : int64 tensor, shape (num_slots,)
+        Row of the batch in each row of each graph of each bucket, in that order; some
+        row or other in padding, which reaches no node.
+    slots : int64 tensor, shape (num_nodes,)
+        Slot of each row of the batch.
+    smoothed : callable, optional
+        Gives :func:`smoothing` of the buckets, if that has been made.
+    use_absolute_degree, is_non_negative : bool
+        See ``laplace.post_process``.
+    """
+
+    def __init__(
+        self,
+        cut: Callable[[], Matrices],
+        padded: Tensor,
+        slots: Tensor,
+        *,
+        smoothed: Callable[[], Matrices] | None = None,
+        use_absolute_degree: bool = False,
+        is_non_negative: bool = True,
+    ) -> None:
+        self._cut, self._smoothed = cut, smoothed
+        self.padded, self.slots = padded, slots
+        self.is_non_negative = is_non_negative
+        self._use_absolute_degree = use_absolute_degree
+
+    @cached_property
+    def buckets(self) -> Matrices:
+        """Matrices of the batch, one tensor for graphs of similar size."""
+        return self._cut()
+
+    @override
+    @cached_property
+    def degree(self) -> Tensor:  # type: ignore[override]
+        found = [_degrees(w, self._use_absolute_degree).flatten() for w in self.buckets]
+        return torch.cat(found)[self.slots] if found else torch.zeros(0)
+
+    def pad(self, x: Tensor) -> list[Tensor]:
+        """(num_nodes, d) of the batch -> (num_graphs, size, d) of each bucket."""
+        rows = x.index_select(0, self.padded)
+        sizes = [w.shape[0] * w.shape[1] for w in self.buckets]
+        parts = torch.split(rows, sizes)
+        return [
+            part.view(*w.shape[:2], -1)
+            for part, w in zip(parts, self.buckets, strict=True)
+        ]
+
+    def unpad(self, parts: Sequence[Tensor]) -> Tensor:
+        """(num_graphs, size, d) of each bucket -> (num_nodes, d) of the batch."""
+        return torch.cat([p.flatten(0, 1) for p in parts]).index_select(0, self.slots)
+
+    @override
+    def sum(self, x: Tensor) -> Tensor:
+        """One batched matrix product per bucket."""
+        return self._times(self.buckets, x)
+
+    @override
+    def smooth(self, x: Tensor) -> Tensor:
+        """D^-1/2 (W + I) D^-1/2 x; one product, if matrices for it have been made."""
+        if self._smoothed is None:
+            return super().smooth(x)
+        return self._times(self._smoothed(), x)
+
+    def _times(self, matrices: Matrices, x: Tensor) -> Tensor:
+        if not matrices:
+            return x
+        return symmetric(x, partial(self._product, matrices))
+
+    def _product(self, matrices: Matrices, x: Tensor) -> Tensor:
+        rows = x.index_select(0, self.padded)
+        found = torch.empty_like(rows)
+        begin = 0
+        for w in matrices:
+            shape, end = (*w.shape[:2], x.shape[1]), begin + w.shape[0] * w.shape[1]
+            h, out = (part[begin:end].view(shape) for part in (rows, found))
+            torch.bmm(w.to(x.dtype), h, out=out)
+            begin = end
+        return found.index_select(0, self.slots)
+
+    @override
+    def attend(
+        self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
+    ) -> Tensor:
+        """All pairs of a graph; memory is that of several dense matrices."""
+        ends = self.pad(torch.stack([source, target], 1))
+        found = []
+        for weight, h, end in zip(self.buckets, self.pad(x), ends, strict=True):
+            loops = torch.eye(weight.shape[1], dtype=x.dtype, device=x.device)
+            w = weight.to(x.dtype) + loops  # (num_graphs, size, size)
+            scores = torch.nn.functional.leaky_relu(
+                end[:, None, :, 0] + end[:, :, None, 1], NEGATIVE_SLOPE
+            )  # (num_graphs, target, source)
+            # Only ratios matter: subtract the largest score that has a weight.
+            largest = scores.detach().masked_fill(w == 0, -torch.inf).amax(2, True)
+            a = w * torch.exp((scores - largest).masked_fill(w == 0, -torch.inf))
+            total = a.sum(2, keepdim=True)
+            found.append(a @ h / total if mask is None else mask(a / total) @ h)
+        return self.unpad(found)
+
 
 MAX_CELLS = 2**27  # of all matrices of a batch: 512 MiB
 GROWTH, SMALL = 1.35, 16
@@ -270,3 +418,177 @@ def check_together(num_nodes: IntArray, count: int, *, key: str) -> None:
         f" are {4 * MAX_CELLS / 2**20:.0f}. Nothing was drawn. Set {key} to"
         f" {np.searchsorted(cells, MAX_CELLS, side='right')} or less in the run config"
     )
+
+
+MAX_KEPT = 2**24  # cells: 64 MiB; as many features spread, for TAG three times
+KEPT_GROWTH, KEPT_SMALL = (
+    1.2,
+    16,
+)  # finer than there: groups are of all graphs, not of some
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewedData(MoleculeData):
+    """Molecules together with their noisy views."""
+
+    @cached_property
+    def kept(self) -> dict[str, NoisyView]:
+        """Noisy views by name, kept for the next message of this process."""
+        return {}
+
+
+def keep_view(
+    kept: dict[str, NoisyView],
+    name: str,
+    views: Sequence[Triangles],
+    *,
+    device: torch.device,
+    post: str,
+    nodes: NodeRows,
+) -> NoisyView:
+    """Return views ready to be cut: those of ``kept`` if nothing has changed.
+
+    Parameters
+    ----------
+    kept : dict
+        Of one client's data on one device (``ViewedData.kept``). What is made anew
+        takes the place of ``name`` if it is small enough to be kept.
+    name : str
+    views : sequence of Triangles
+        Compared value by value.
+    device, post, nodes
+        See :class:`KeptNoisyView`.
+    """
+    old = kept.get(name)
+    if old is not None and old.post == post and _are_equal(old.views, views):
+        return old
+    if not KeptNoisyView.is_possible(np.tile(views[0].num_nodes, len(views))):
+        return NoisyView(*views, device=device, post=post, nodes=nodes)
+    kept[name] = KeptNoisyView(*views, device=device, post=post, nodes=nodes)
+    return kept[name]
+
+
+def _are_equal(some: Sequence[Triangles], others: Sequence[Triangles]) -> bool:
+    return len(some) == len(others) and all(
+        a is b
+        or (
+            np.array_equal(a.positions, b.positions)
+            and np.array_equal(a.num_nodes, b.num_nodes)
+            and np.array_equal(a.values, b.values)
+        )
+        for a, b in zip(some, others, strict=True)
+    )
+
+
+class KeptNoisyView(NoisyView):
+    """Views whose matrices are made once; batches are cut out of them.
+
+    So are products of matrices and features, which training never changes: see
+    :class:`~clients.graphs.node_rows.SpreadRows`. This pays when views are used more
+    than once (docs/privacy.md has times).
+
+    Parameters
+    ----------
+    *views, device, post
+        As of :class:`NoisyView`; :meth:`is_possible` must hold.
+    nodes : NodeRows
+        Features of the client's graphs.
+    """
+
+    def __init__(
+        self,
+        *views: Triangles,
+        device: torch.device,
+        post: str = "clamp01",
+        nodes: NodeRows,
+    ) -> None:
+        super().__init__(*views, device=device, post=post, nodes=nodes)
+        self._all_nodes = nodes
+        self._node_ptr = pointer(self.num_nodes)
+        num_graphs = len(views[0])
+        firsts = np.arange(len(views))[:, None] * num_graphs
+        self._groups = [  # the same graphs of all views side by side
+            group + firsts
+            for group in buckets(
+                views[0].num_nodes, growth=KEPT_GROWTH, small=KEPT_SMALL
+            )
+        ]
+        self._group_of, self._place = np.zeros((2, len(self.num_nodes)), np.int64)
+        for k, group in enumerate(self._groups):
+            self._group_of[group] = k
+            self._place[group] = np.arange(group.size).reshape(group.shape)
+        self._widths = [int(self.num_nodes[group].max()) for group in self._groups]
+        self._kept: dict[bool, list[Tensor]] = {}
+        self._spread: dict[Spreading, Tensor] = {}
+
+    @staticmethod
+    def is_possible(num_nodes: IntArray) -> bool:
+        """Whether matrices of graphs of these sizes are few enough to be kept."""
+        groups = list(buckets(num_nodes, growth=KEPT_GROWTH, small=KEPT_SMALL))
+        return padded_cells(groups, num_nodes) <= MAX_KEPT
+
+    @override
+    def rows(self, rows: IntArray) -> NoisyStructure:
+        group_of, sizes = self._group_of[rows], self.num_nodes[rows]
+        order = np.argsort(group_of, kind="stable")
+        found, begins = np.unique(group_of[order], return_index=True)
+        groups = np.split(order, begins[1:]) if len(order) else []
+        widths = [self._widths[k] for k in found]
+        cells = sum(len(g) * w**2 for g, w in zip(groups, widths, strict=True))
+        if is_too_large(cells):
+            return super().rows(rows)
+
+        def cut(*, smooth: bool) -> list[Tensor]:
+            matrices = self._matrices_of(smooth=smooth)
+            return [
+                matrices[k].index_select(0, send(self._place[rows[g]], self.device))
+                for k, g in zip(found, groups, strict=True)
+            ]
+
+        return self.structure(
+            lambda: cut(smooth=False),
+            slots_of(sizes, groups, widths),
+            smoothed=lambda: cut(smooth=True),
+        )
+
+    @override
+    def nodes(self, rows: IntArray) -> NodeBatch:
+        """Nodes of the graphs in ``rows``; with products, if few features differ."""
+        table = self._all_nodes.table
+        if table is None or len(table) > table.shape[1]:
+            return super().nodes(rows)
+        if int(self._node_ptr[-1]) * len(table) > MAX_KEPT:
+            return super().nodes(rows)
+        batch = self._all_nodes.batch(self.positions[rows], by_table=True)
+        assert isinstance(batch.x, DistinctRows)
+
+        def spread(how: Spreading) -> Tensor:
+            nodes, _, _ = gather(self._node_ptr, rows, self.device)
+            return self._spread_of(how, len(table)).index_select(0, nodes)
+
+        return replace(batch, x=SpreadRows(table, batch.x.ids, spread))
+
+    def _matrices_of(self, *, smooth: bool) -> list[Tensor]:
+        if smooth not in self._kept:
+            weights = (
+                torch.cat([self.matrices(rows) for rows in group])
+                for group in self._groups
+            )
+            absolute = self.post in SIGNED_POSTS
+            self._kept[smooth] = [
+                smoothing(w, use_absolute_degree=absolute) if smooth else w
+                for w in weights
+            ]
+        return self._kept[smooth]
+
+    @torch.no_grad()
+    def _spread_of(self, how: Spreading, num_distinct: int) -> Tensor:
+        """Apply ``how`` to the one-hot features of all rows, once."""
+        if how not in self._spread:
+            parts = []
+            for part in self.parts(np.arange(len(self.num_nodes))):
+                ids = self._all_nodes.ids(self.positions[part])
+                one_hot = torch.nn.functional.one_hot(ids, num_distinct).float()
+                parts.append(how(one_hot, self.rows(part)))
+            self._spread[how] = torch.cat(parts)
+        return self._spread[how]

@@ -1,8 +1,4 @@
-"""Differentiable building blocks, written for speed.
-
-`tests/unit/client_side/test_ops.py` has the same operations written plainly.
-All randomness comes from a generator argument.
-"""
+"""Sums over edges and products with weights, as fast as the machine allows."""
 
 from __future__ import annotations
 

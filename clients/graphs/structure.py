@@ -1,4 +1,4 @@
-"""Along which edges node features spread: dense noisy views, or sparse clean graphs.
+"""Structure of graphs as numbers of nodes: degrees, walks, propagated labels.
 
 Encoders see a :class:`Structure`, never an adjacency. Node features stay flat, one row
 per node of the batch in the batch's order, so that linear layers and dropout masks are
@@ -9,14 +9,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import final
+from typing import TYPE_CHECKING, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
+from fedgraph_flwr.core.data import IntArray
+
 from .batching import Batch
 from .ops import sum_neighbours
+from .whole_graph import NodeStructure
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
 
 NEGATIVE_SLOPE = 0.2
 MAX_ONE = 700  # nodes of a single graph that is worth a dense matrix
@@ -227,3 +236,93 @@ class NoEdges(Structure):
     ) -> Tensor:
         """Attend to the node itself only."""
         return x if mask is None else mask(torch.ones_like(x[:, :1])) * x
+
+
+@torch.no_grad()
+def propagate_labels(
+    structure: NodeStructure,
+    start: Tensor,
+    labelled: Tensor,
+    *,
+    steps: int,
+    alpha: float,
+    reinforce: bool,
+) -> Tensor:
+    """Y <- alpha A Y + (1 - alpha) Y_0, ``steps`` times.
+
+    Parameters
+    ----------
+    structure : NodeStructure
+        A is D^-1/2 (A + I) D^-1/2.
+    start : float tensor, shape (num_nodes, num_classes)
+        Y_0.
+    labelled : int64 tensor
+        Nodes whose start is added once more after each step, with ``reinforce``.
+
+    Returns
+    -------
+    float tensor, shape (num_nodes, num_classes)
+        Rows need not sum to 1.
+    """
+    y = start
+    for _ in range(steps):
+        y = alpha * structure.propagate(y) + (1 - alpha) * start
+        if reinforce:
+            y[labelled] += start[labelled]
+    return y
+
+
+_CELLS = 4_000_000  # entries of a block of columns that are held at a time
+
+
+def encode_structure(
+    edge_index: NDArray[np.integer],
+    num_nodes: int,
+    *,
+    walk_length: int,
+    max_degree: int,
+) -> NDArray[np.float32]:
+    """Random-walk return probabilities, then a one-hot degree.
+
+    Parameters
+    ----------
+    edge_index : int array, shape (2, num_edges)
+        Both directions of each edge.
+    num_nodes, walk_length, max_degree : int
+
+    Returns
+    -------
+    float32 array, shape (num_nodes, walk_length + max_degree)
+        ``[v, k - 1]`` is the diagonal entry of node v in (A D^-1)^k, 0 for an isolated
+        node; the degree is clipped to 1..``max_degree``.
+
+    Source
+    ------
+    Tan et al. 2023, arXiv:2211.13009. Differs: their code divides by the
+    degree of isolated nodes. Powers are made for a block of nodes at a time: no matrix
+    of all pairs of nodes, at a cost of num_nodes x num_edges per step.
+    """
+    degree = np.bincount(edge_index[0], minlength=num_nodes)
+    walk = _walk_matrix(edge_index, degree)
+    encoding = np.zeros((num_nodes, walk_length + max_degree), np.float32)
+    width = max(1, _CELLS // max(num_nodes, 1))
+    for begin in range(0, num_nodes, width):
+        nodes = np.arange(begin, min(begin + width, num_nodes))
+        columns = np.arange(len(nodes))
+        power = np.zeros((num_nodes, len(nodes)), np.float32)
+        power[nodes, columns] = 1
+        for k in range(walk_length):
+            power = walk @ power
+            encoding[nodes, k] = power[nodes, columns]
+    hot = walk_length + np.clip(degree, 1, max_degree) - 1
+    encoding[np.arange(num_nodes), hot] = 1
+    return encoding
+
+
+def _walk_matrix(edge_index: NDArray[np.integer], degree: IntArray) -> csr_array:
+    from scipy.sparse import csr_array
+
+    source, target = edge_index
+    # Column v of A D^-1 is where one step from v leads.
+    share = (1 / degree[target]).astype(np.float32)
+    return csr_array((share, (source, target)), shape=(len(degree), len(degree)))

@@ -1,4 +1,4 @@
-"""One client's graph whose nodes are classified, as sparse tensors."""
+"""One graph as tensors, whole or dense."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.data import GraphPartition
+from fedgraph_flwr.core.data import GraphPartition
 
 from .batching import ClientData, CollatedGraphs
 from .csr import Parts, csr, row_pointer, send
@@ -163,3 +163,31 @@ def _normalized(
 def _one_hot(columns: Tensor, partition: GraphPartition) -> Tensor:
     width = partition.graphs.num_features
     return torch.nn.functional.one_hot(columns, width).to(torch.get_default_dtype())
+
+
+@final
+class DenseGraph(NodeStructure):
+    """A small graph as a full matrix, through which gradients reach the edges.
+
+    Parameters
+    ----------
+    adjacency : tensor, shape (num_nodes, num_nodes)
+        Symmetric, with an empty diagonal.
+    """
+
+    def __init__(self, adjacency: Tensor) -> None:
+        self.adjacency = adjacency
+        loops = adjacency + torch.eye(
+            len(adjacency), dtype=adjacency.dtype, device=adjacency.device
+        )
+        root = loops.sum(1).rsqrt()  # degrees are >= 1
+        self._normalized = root[:, None] * loops * root  # (num_nodes, num_nodes)
+
+    @override
+    def propagate(self, x: Tensor) -> Tensor:
+        return self._normalized @ x
+
+    @override
+    def mean(self, x: Tensor) -> Tensor:
+        degree = self.adjacency.sum(1, keepdim=True)
+        return self.adjacency @ x / degree.clamp(min=1)

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, prelu
 from typing_extensions import override
 
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.methods.adafgl import MOST_NODES
 
-from ..graphs.dense_graph import DenseGraph
 from ..graphs.ops import dense_rows, dropout_mask, linear
-from ..graphs.whole_graph import WholeGraph
+from ..graphs.whole_graph import DenseGraph, WholeGraph
 from .node_gnn import NodeGNN
 
 UNTRAINED = -1.0  # share of the homophilous branch if there is no branch to share with

@@ -1,8 +1,4 @@
-"""GIN for graph classification with a private input and output.
-
-Encoder: Xu et al. 2019, arXiv:1810.00826. Groups as in Xie et al. 2021 (GCFL), code
-``models.py:GIN``: ``pre`` (input projection), ``convs``, ``post`` and ``readout``.
-"""
+"""Graph isomorphism network (Xu et al. 2019) with its fast pass."""
 
 from __future__ import annotations
 

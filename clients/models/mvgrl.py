@@ -16,7 +16,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from ..graphs.batching import Batch
-from ..graphs.diffusion_view import DiffusionView, weighted_sum
+from ..graphs.csr import DiffusionView, weighted_sum
 from ..graphs.ops import sum_neighbours, sum_pool
 from .projection import ProjectionNetwork
 

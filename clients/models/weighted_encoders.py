@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.core.errors import ConfigError
 
 from ..graphs.node_rows import DistinctRows, SpreadRows
 from ..graphs.ops import linear, relu_dropout, uniform

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from ..graphs.batching import Batch
-from ..graphs.diffusion_view import DiffusionView, weighted_sum
+from ..graphs.csr import DiffusionView, weighted_sum
 from ..graphs.ops import linear, sum_neighbours, sum_pool
 
 Sum = Callable[[Tensor], Tensor]

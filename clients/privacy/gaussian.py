@@ -32,7 +32,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.core.errors import ConfigError, DataError
 
 from .stream import Noise
 

@@ -20,9 +20,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.data import GraphSet, IntArray, pointer
-from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.privacy import EDGE_POSTS
+from fedgraph_flwr.core.data import GraphSet, IntArray, pointer
+from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.privacy_settings import EDGE_POSTS
 
 from .stream import Noise
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgraph_flwr.data import IntArray
+from fedgraph_flwr.core.data import IntArray
 
 from .laplace import FloatArray, Triangles
 

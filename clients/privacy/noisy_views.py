@@ -22,11 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.files import read_arrays, write_arrays
+from fedgraph_flwr.core.data import IntArray
+from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.files import is_kept, read_arrays, write_arrays, write_once
 
-from ..once import is_kept, write_once
+from .accounts import Ledger
 from .laplace import (
     Adjacency,
     FloatArray,
@@ -38,7 +38,6 @@ from .laplace import (
     num_pairs,
     post_process,
 )
-from .ledger import Ledger
 from .stream import noise_stream
 
 
@@ -50,7 +49,7 @@ class NoisyViews:
     adjacency : Adjacency
         Read once per draw, after the draw is in the ledger, and at no other time.
         Graphs must not change within an experiment: equal noise on both would show the
-        change. A site refuses that, see :func:`clients.binding.bind_data`.
+        change. A site refuses that, see :func:`clients.store.bind_data`.
     num_nodes : int64 array, shape (num_graphs of the client,)
         Public.
     positions : int64 array

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.data import GraphPartition, GraphSet, IntArray, pointer
-from fedgraph_flwr.errors import ConfigError, PrivacyBudgetError
-from fedgraph_flwr.privacy import (
+from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray, pointer
+from fedgraph_flwr.core.errors import ConfigError, PrivacyBudgetError
+from fedgraph_flwr.core.privacy_settings import (
     EDGE,
     EDGE_SHARED,
     EDGE_TRAIN,
@@ -24,11 +24,10 @@ from fedgraph_flwr.privacy import (
     PrivacySettings,
 )
 
+from .accounts import FOLDER as LIFETIME
+from .accounts import OF_RUN_FOLDER, ROUNDING, EdgeRecord, Ledger, UpdateRecord
 from .gaussian import epsilon_of, privatise_update, release_name
 from .laplace import GraphAdjacency, Triangles
-from .ledger import Ledger
-from .lifetime import FOLDER as LIFETIME
-from .lifetime import OF_RUN_FOLDER, ROUNDING, EdgeRecord, UpdateRecord
 from .noisy_views import NoisyViews, site_secret
 from .stream import noise_stream
 
@@ -178,9 +177,9 @@ class PrivateSite:
             found[f"{METRIC}{SECRET}"] = float(self.is_secret)
         return found
 
-    def check_told(
+    def check_known_spending(
         self,
-        told: Mapping[str, float],
+        known: Mapping[str, float],
         partition: GraphPartition,
         *,
         last_round: int,
@@ -213,7 +212,7 @@ class PrivateSite:
         is_gone = last_round >= 1 and must_have and not own
         less = [
             f"{name} {value:.6g}, now {own.get(METRIC + name, 0.0):.6g}"
-            for name, value in sorted(told.items())
+            for name, value in sorted(known.items())
             if _only_grows(name)
             and own.get(METRIC + name, 0.0) < value * (1 - ROUNDING)
         ]

@@ -14,7 +14,7 @@ import hmac
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.seeding import numpy_rng
+from fedgraph_flwr.core.seeding import numpy_rng
 
 Floats = NDArray[np.float64]
 

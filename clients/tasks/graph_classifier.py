@@ -6,15 +6,15 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.seeding import derive_seed
-from fedgraph_flwr.wire import RAREST, Parcel
+from fedgraph_flwr.core.seeding import derive_seed
+from fedgraph_flwr.core.wire import RAREST, Parcel
 
 from ..base import GraphClient
 from ..graphs.batching import Batch, ClientData
 from ..job import ModelSpec, P
 from ..models.gin import GIN
 from ..training import evaluate
-from .class_scores import class_scores
+from .scores import class_scores
 
 
 class GraphClassifierClient(GraphClient[P]):

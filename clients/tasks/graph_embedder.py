@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.embedding_scores import all_scores, probe_scores
-from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.tasks import EmbeddingSettings
-from fedgraph_flwr.wire import NamedArrays, Parcel, count_key, evaluation_key
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.embedding_scores import all_scores, probe_scores
+from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.tasks import EmbeddingSettings
+from fedgraph_flwr.core.wire import NamedArrays, Parcel, count_key, evaluation_key
 
 from ..base import GraphClient, Metrics
 from ..classic import Header
 from ..graphs.batching import Batch
-from ..graphs.diffusion_view import DiffusionView
+from ..graphs.csr import DiffusionView
 from ..job import Job, P
 
 

@@ -13,17 +13,21 @@ from flwr.common.logger import log
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.data import IntArray
-from fedgraph_flwr.tasks import AVERAGE_PRECISION, NO_SCORE, OF_MEAN, MultiTaskSettings
-from fedgraph_flwr.wire import Parcel, count_key, evaluation_key
+from fedgraph_flwr.core.data import IntArray
+from fedgraph_flwr.core.tasks import (
+    AVERAGE_PRECISION,
+    NO_SCORE,
+    OF_MEAN,
+    MultiTaskSettings,
+)
+from fedgraph_flwr.core.wire import Parcel, count_key, evaluation_key
 
 from ..base import GraphClient, Metrics
 from ..graphs.batching import Batch, ClientData
-from ..graphs.molecule_data import MoleculeData
-from ..graphs.node_rows import Nodes
+from ..graphs.node_rows import MoleculeData, Nodes
 from ..job import P
-from ..losses.multitask import Loss, masked_bce, masked_l1, masked_mse
-from .multitask_scores import (
+from ..losses import Loss, masked_bce, masked_l1, masked_mse
+from .scores import (
     Array,
     TaskScores,
     average_precision,

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from fedgraph_flwr.wire import RAREST, Parcel
+from fedgraph_flwr.core.wire import RAREST, Parcel
 
 from ..base import GraphClient
 from ..graphs.batching import ClientData
 from ..graphs.whole_graph import NodeData, WholeGraph
 from ..job import ModelSpec, P
 from ..models.node_gnn import GCNConv, NodeGNN
-from .class_scores import class_scores
+from .scores import class_scores
 
 
 class NodeClassifierClient(GraphClient[P]):

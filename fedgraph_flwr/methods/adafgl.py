@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import Settings
-from ..method import Method
-from ..rules import MOST_STEP, MOST_STEPS, choice, integer, number
-from ..tasks import NODE_CLASSIFICATION
+from ..core.config import Settings
+from ..core.method import Method
+from ..core.rules import MOST_STEP, MOST_STEPS, choice, integer, number
+from ..core.tasks import NODE_CLASSIFICATION
 
 MOST_NODES = 8192  # of one client: its pairs are held as dense matrices
 
@@ -71,7 +71,7 @@ class AdaFGLParams(Settings):
         """Whether clients train on their own in a round."""
         return server_round > self.federated_rounds
 
-    def doubts(self, num_rounds: int) -> tuple[str, ...]:
+    def warnings(self, num_rounds: int) -> tuple[str, ...]:
         """Name a run that ends before clients train on their own."""
         if num_rounds > self.federated_rounds:
             return ()

@@ -24,12 +24,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import Settings
-from ..data import DIFFUSION_KINDS, DiffusionSpec
-from ..method import Method
-from ..retired import ONE
-from ..rules import Value, choice, flag, number
-from ..tasks import GRAPH_EMBEDDING
+from ..core.config import Settings
+from ..core.data import DIFFUSION_KINDS, DiffusionSpec
+from ..core.method import Method
+from ..core.rules import Value, choice, flag, number
+from ..core.tasks import GRAPH_EMBEDDING
+from ..core.words import ONE
 
 MOON_TEMPERATURE = 0.5  # as in methods/moon.py
 # Shared settings of every row of the paper, K, E, T and the split (Sec. 5).

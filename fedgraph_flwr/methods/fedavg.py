@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import Settings
-from ..method import Method, on_every_task
-from ..rules import MOST_STEPS, integer, number
-from ..tasks import GRAPH_EMBEDDING
+from ..core.config import Settings
+from ..core.method import Method, on_every_task
+from ..core.rules import MOST_STEPS, integer, number
+from ..core.tasks import GRAPH_EMBEDDING
 from .fclg import FCLGParams
 
 SHARED, DELTA = "shared/", "delta/"

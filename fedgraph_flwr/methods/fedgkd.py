@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..config import Settings
-from ..errors import ConfigError
-from ..method import Method
-from ..rules import MOST_STEP, choice, flag, integer, number
-from ..tasks import NODE_CLASSIFICATION
+from ..core.config import Settings
+from ..core.errors import ConfigError
+from ..core.method import Method
+from ..core.rules import MOST_STEP, choice, flag, integer, number
+from ..core.tasks import NODE_CLASSIFICATION
 from .fedpub import FEATURES_BESIDE
 
 EXTRA = "fedgkd/"

@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import Settings
-from ..method import Method
-from ..retired import ONE, WEIGHTING
-from ..rules import Value, choice, number
-from ..tasks import MULTI_TASK_CLASSIFICATION
+from ..core.config import Settings
+from ..core.method import Method
+from ..core.rules import Value, choice, number
+from ..core.tasks import MULTI_TASK_CLASSIFICATION
+from ..core.words import ONE, WEIGHTING
 
 OMEGA = "task_covariance"  # its name among the shared tensors
 

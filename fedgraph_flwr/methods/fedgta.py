@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import Settings
+from ..core.config import Settings
+from ..core.errors import ConfigError
 from ..core.fields import Field, Kind, Phase
-from ..errors import ConfigError
-from ..method import Method
-from ..rules import choice, flag, integer, number
-from ..tasks import NODE_CLASSIFICATION
+from ..core.method import Method
+from ..core.rules import choice, flag, integer, number
+from ..core.tasks import NODE_CLASSIFICATION
 from .fedpub import FEATURES_BESIDE
 
 MOMENTS = "fedgta/moments"

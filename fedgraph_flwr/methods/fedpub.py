@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import Settings
-from ..method import Method
-from ..retired import ONE
-from ..rules import number
-from ..tasks import NODE_CLASSIFICATION
+from ..core.config import Settings
+from ..core.method import Method
+from ..core.rules import number
+from ..core.tasks import NODE_CLASSIFICATION
+from ..core.words import ONE
 
 EMBEDDING = "fedpub/embedding"
 # Of methods whose clients also send features that their model computes.

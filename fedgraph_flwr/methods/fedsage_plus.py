@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import Settings
+from ..core.config import Settings
 from ..core.fields import Field, Kind, Phase
-from ..method import Method
-from ..rules import MOST_STEP, flag, integer, number
-from ..tasks import NODE_CLASSIFICATION
+from ..core.method import Method
+from ..core.rules import MOST_STEP, flag, integer, number
+from ..core.tasks import NODE_CLASSIFICATION
 
 ROWS = "cross/rows"
 ROWS_OF = ROWS + "/"  # and a client

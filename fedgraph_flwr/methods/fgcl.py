@@ -21,13 +21,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import Settings
-from ..errors import ConfigError
-from ..method import Method
-from ..privacy import NON_NEGATIVE_POSTS, PrivacySettings
-from ..retired import ONE, WEIGHTING
-from ..rules import Value, choice, integer, number
-from ..tasks import MULTI_TASK_CLASSIFICATION
+from ..core.config import Settings
+from ..core.errors import ConfigError
+from ..core.method import Method
+from ..core.privacy_settings import NON_NEGATIVE_POSTS, PrivacySettings
+from ..core.rules import Value, choice, integer, number
+from ..core.tasks import MULTI_TASK_CLASSIFICATION
+from ..core.words import ONE, WEIGHTING
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import Settings
+from ..core.config import Settings
 from ..core.fields import Field, Phase
-from ..method import Method, on_every_task
-from ..retired import ONE
-from ..rules import MOST_ROUNDS, Value, choice, flag, integer, number
+from ..core.method import Method, on_every_task
+from ..core.rules import MOST_ROUNDS, Value, choice, flag, integer, number
+from ..core.words import ONE
 
 GRAD_NORM = "grad-norm"
 _NODE_DATA = (
@@ -126,7 +126,7 @@ class GCFLParams(Settings):
         """Whether clients send norms of their gradients."""
         return self.seq_source == "last-grad-norm"
 
-    def doubts(self, num_rounds: int) -> tuple[str, ...]:
+    def warnings(self, num_rounds: int) -> tuple[str, ...]:
         """Name a run that ends before its first split could come."""
         if num_rounds > self.min_round:
             return ()

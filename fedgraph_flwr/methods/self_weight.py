@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..config import Settings
-from ..method import Method
-from ..rules import number
-from ..tasks import NODE_CLASSIFICATION
+from ..core.config import Settings
+from ..core.method import Method
+from ..core.rules import number
+from ..core.tasks import NODE_CLASSIFICATION
 
 
 @dataclass(frozen=True, kw_only=True)

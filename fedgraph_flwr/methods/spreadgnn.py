@@ -23,11 +23,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import Settings
+from ..core import mixing
+from ..core import network as topology
+from ..core.config import Settings
 from ..core.fields import Field, Kind, Phase
-from ..method import Method
-from ..peers import mixing, topology
-from ..rules import (
+from ..core.method import Method
+from ..core.rules import (
     MOST_CLIENTS,
     MOST_ROUNDS,
     Value,
@@ -37,8 +38,8 @@ from ..rules import (
     number,
     path,
 )
-from ..tasks import MULTI_TASK_CLASSIFICATION
-from ..wire import TOLD
+from ..core.tasks import MULTI_TASK_CLASSIFICATION
+from ..core.wire import TOLD
 
 ALL = "all"
 FROM, TO = "from/", "to/"

@@ -1,4 +1,4 @@
-"""Files to resume a run from: checkpoints, and CSV files that only ever grow."""
+"""From what a run is resumed: checkpoints, growing CSV files, its roll call."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import RESUME_MAY_CHANGE
-from ..errors import ConfigError, DataError
-from ..files import (
+from strategies.directory import difference
+from strategies.round_report import ClientInfo
+
+from ..core.config import RESUME_MAY_CHANGE, RunSettings
+from ..core.errors import ConfigError, DataError
+from ..core.files import (
+    is_there,
     names_in,
     read_arrays,
     remove,
@@ -23,11 +29,12 @@ from ..files import (
     unwritable,
     write_arrays,
 )
+from ..core.tasks import EMBEDDINGS
+from ..core.wire import Lives, NamedArrays
 from ..resolve import Resolved
-from ..tasks import EMBEDDINGS
-from ..wire import NamedArrays
-from .reader import MATRICES, round_files
-from .task_relations import FOLDER as RELATIONS
+from .pooled import FOLDER as RELATIONS
+from .provenance import hash_weights
+from .reader import MATRICES, ROUNDS, round_files
 
 # Folders with a file per round, and the first that the round after writes. The model of
 # a round is embedded in the next one.
@@ -245,3 +252,202 @@ def check_same_config(
                 f"cannot resume {path}: {key} was {before.get(key)!r} and is now"
                 f" {now.get(key)!r}; only {', '.join(sorted(may_change))} may change"
             )
+
+
+ROLL_CALL = "roll-call.json"
+
+
+def name_at_roll_call(folder: Path) -> str:
+    """Name that a results folder had then; its own if there is no telling."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        return str(json.loads((folder / ROLL_CALL).read_bytes())["experiment"])
+    return folder.name  # whoever compares the clients finds out
+
+
+def check_roll_call(
+    folder: Path, clients: Mapping[int, ClientInfo], start: NamedArrays
+) -> dict[str, Any]:
+    """Compare who takes part, and the common start, with those of the first roll call.
+
+    Returns
+    -------
+    dict
+        Contents of ``roll-call.json``.
+
+    Raises
+    ------
+    DataError
+        A client has other data than at the first roll call, or the file is damaged.
+    ConfigError
+        The run would begin from another model.
+    """
+    path, sha = folder / ROLL_CALL, hash_weights({"start": start}, {})
+    introduced = {str(c): i.to_json() for c, i in sorted(clients.items())}
+    now = {"experiment": folder.name, "start_sha256": sha, "clients": introduced}
+    if not is_there(path):
+        return now
+    try:
+        before = json.loads(path.read_bytes())
+        known = {int(c): ClientInfo.from_json(i) for c, i in before["clients"].items()}
+        before_sha = before["start_sha256"]
+        if known.keys() != clients.keys():
+            raise ValueError(f"it has clients {sorted(known)}")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path} cannot be read: {error!r}; restore it, or start a new run"
+        ) from error
+    for client, info in known.items():
+        if words := difference(info, clients[client]):
+            raise DataError(words)
+    if before_sha != sha:
+        raise ConfigError(
+            f"the run in {folder} began from another model than now: the one that"
+            " init-from names has changed; restore that model, or start a new run"
+        )
+    return now
+
+
+_RESTORE = "restore it from a copy, or start a new run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumePoint:
+    """What a resumed run goes on from.
+
+    Parameters
+    ----------
+    marks : mapping of str to Mark
+        How far the CSV files count.
+    lives : Lives
+        Whose states clients go on from.
+    server_round : int
+        Done before; 0 for none.
+    oldest : int
+        Round of the oldest checkpoint; 0 for none.
+    found : (dict of str to array, dict), optional
+        The checkpoint.
+    """
+
+    marks: Mapping[str, Mark]
+    lives: Lives
+    server_round: int = 0
+    oldest: int = 0
+    found: tuple[NamedArrays, dict[str, Any]] | None = None
+
+
+def find_resume_point(
+    folder: Path,
+    before: Mapping[str, Any],
+    settings: RunSettings,
+    files: GrowingFiles,
+    run: int,
+) -> ResumePoint:
+    """Find the newest checkpoint of a run that it can go on from; nothing is changed.
+
+    The model of the last round is always measured. So a round is repeated that was the
+    last one planned ``before`` and no longer is, or is now and was not.
+
+    Parameters
+    ----------
+    folder : path
+    before : mapping
+        The run config of the run so far.
+    settings : RunSettings
+        Those of the run that goes on.
+    files : GrowingFiles
+    run : int
+        Number of Flower's run that goes on.
+
+    Raises
+    ------
+    ConfigError
+        The run has done more rounds than it is to have, or checkpoints are of another
+        version; or the folder has another name than it had.
+    DataError
+        The checkpoint, or a file that goes with it, is damaged or gone.
+    """
+    there = checkpoint_rounds(folder)
+    planned, now = int(before["num-server-rounds"]), settings.num_server_rounds
+    must_repeat = planned != now and min(planned, now) in there[-1:]
+    must_repeat = must_repeat and bool(there[-1] % settings.evaluate_every)
+    found = there[:-1] if must_repeat else there
+    spared = _runs_of(folder, there[len(found) :])
+    # 0 was "auto" once.
+    first_due = int(before.get("checkpoint-every", 1)) or settings.checkpoint_every
+    if not found:
+        marks = files.at_headers()
+        files.check(marks, _RESTORE)
+        why = "its checkpoints are gone: restore them from a copy, or start a new run"
+        if must_repeat:
+            why = (
+                f"num-server-rounds = {now}, where it was {planned}, asks to repeat"
+                f" round {there[-1]}, whose model was measured as that of the last"
+                " round, or now must be, and there is no checkpoint from before it: set"
+                f" {planned} again, or start a new run"
+            )
+        if (done := last_round_of(folder / ROUNDS)) > first_due:
+            refused = ConfigError if must_repeat else DataError
+            raise refused(f"{folder} has rows of round {done}, but {why}")
+        _check_place(folder, name_at_roll_call(folder))
+        return ResumePoint(marks=marks, lives=Lives(run, spared=spared))
+    newest = checkpoint_path(folder, found[-1])
+    cure = _RESTORE
+    if len(found) > 1:
+        cure = f"delete {newest.name} there to resume from the checkpoint before"
+    elif found[-1] <= first_due and _may_begin_again(folder, first_due):
+        cure = f"delete {newest.name} there to begin again"
+    arrays, meta = read_checkpoint(newest, found[-1], cure)
+    _check_place(folder, meta["experiment"])
+    if meta["round"] > now:
+        raise ConfigError(
+            f"num-server-rounds is {now}, but the run to resume has done"
+            f" {meta['round']}; set it higher"
+        )
+    _check_version(folder, meta, files.names)
+    files.check(meta["marks"], cure)
+    earlier = [*meta["earlier-runs"], (meta["run"], meta["round"])]
+    return ResumePoint(
+        marks=meta["marks"],
+        lives=Lives(run, tuple((int(r), int(last)) for r, last in earlier), spared),
+        server_round=meta["round"],
+        oldest=found[0],
+        found=(arrays, meta),
+    )
+
+
+def _may_begin_again(folder: Path, first_due: int) -> bool:
+    """Whether no round was done after the first checkpoint was due."""
+    try:
+        return last_round_of(folder / ROUNDS) <= first_due
+    except OSError:  # whoever reads the rows finds out
+        return False
+
+
+def _runs_of(folder: Path, rounds: Iterable[int]) -> tuple[int, ...]:
+    """Return runs whose states checkpoints need that are left out but still there."""
+    runs: set[int] = set()
+    for number in rounds:
+        with suppress(DataError, KeyError):  # damaged: of no use to anybody
+            _, meta = read_checkpoint(checkpoint_path(folder, number), number, _RESTORE)
+            runs |= {meta["run"], *(run for run, _ in meta["earlier-runs"])}
+    return tuple(sorted(runs))
+
+
+def _check_place(folder: Path, before: str) -> None:
+    """Refuse a renamed folder, as clients keep their states under the old name."""
+    if before != folder.name:
+        raise ConfigError(
+            f"{folder} was named {before!r} when the run wrote to it, and clients keep"
+            " states and accounts under that name: give the folder that name again"
+        )
+
+
+def _check_version(folder: Path, meta: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse a checkpoint without what this version needs, or with more files."""
+    strange = meta["marks"].keys() ^ set(names) | {"earlier-runs"} - meta.keys()
+    if strange:
+        raise ConfigError(
+            f"the checkpoints in {folder} are of another version of fedgraph_flwr, for"
+            f" which {', '.join(sorted(strange))} is unknown or missing: resume with"
+            " the version that began the run, or start a new one"
+        )

@@ -7,7 +7,7 @@ from typing import Any
 
 from strategies.base import AbstractGraphStrategy
 
-from ..files import write_json
+from ..core.files import write_json
 from .folder import RunFolder
 from .reader import LEDGER, read_rows
 

@@ -18,10 +18,10 @@ from flwr.common.logger import log
 
 from strategies.base import AbstractGraphStrategy
 from strategies.replies import is_model
-from strategies.report import Evaluation, LedgerEntry, RoundReport
+from strategies.round_report import Evaluation, LedgerEntry, RoundReport
 
-from ..errors import ConfigError, DataError, StorageError, wrong_return
-from ..files import (
+from ..core.errors import ConfigError, DataError, StorageError, wrong_return
+from ..core.files import (
     from_home,
     is_there,
     make_folder,
@@ -31,19 +31,19 @@ from ..files import (
     write_npz,
     write_text,
 )
-from ..lives import Lives
+from ..core.wire import Lives, NamedArrays
 from ..resolve import Resolved
-from ..wire import NamedArrays
 from .checkpoints import (
     GrowingFiles,
     Mark,
+    ResumePoint,
     check_same_config,
     drop_rounds,
+    find_resume_point,
     lock_folder,
     write_checkpoint,
 )
-from .metrics import COMPLETED, FAILED, METRICS, RUNNING, metrics_text
-from .model_folder import keep_models
+from .model_files import keep_models
 from .provenance import Origins
 from .reader import (
     CONFIG,
@@ -59,8 +59,7 @@ from .reader import (
     round_file,
 )
 from .record import RunRecord
-from .resume_point import ResumePoint, find_resume_point
-from .summary import summarise
+from .summary import COMPLETED, FAILED, METRICS, RUNNING, metrics_text, summarise
 
 _MODE = 0o750  # of a run's folder: monitoring reads it by its group
 FAILURES, TRACEBACK = "failures.csv", "traceback.txt"
@@ -264,8 +263,8 @@ class RunFolder:
         if not self.resolved.privacy.is_on:
             return {}
         try:
-            told = load_summary(self.path) if is_there(path) else {}
-            per_client = (told.get("privacy") or {}).get("per_client", {})
+            before = load_summary(self.path) if is_there(path) else {}
+            per_client = (before.get("privacy") or {}).get("per_client", {})
             return {
                 int(client): {name: float(value) for name, value in spent.items()}
                 for client, spent in per_client.items()

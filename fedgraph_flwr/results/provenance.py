@@ -12,12 +12,12 @@ from functools import cache
 
 import numpy as np
 
-from strategies.report import ClientInfo
+from strategies.round_report import ClientInfo
 
-from ..audit_log import hash_modules
-from ..data import earth_mover_distance, hash_federation
-from ..files import project_root
-from ..wire import NamedArrays
+from ..core.audit_log import hash_modules
+from ..core.data import earth_mover_distance, hash_federation
+from ..core.files import project_root
+from ..core.wire import NamedArrays
 
 DIRTY = "+dirty"  # end of a commit that does not tell the code
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from ..errors import DataError, FedGraphError
-from ..files import names_in
-from ..wording import shortened
+from ..core.errors import DataError, FedGraphError
+from ..core.files import names_in
+from ..core.words import shortened
 
 Series: TypeAlias = dict[int, dict[int, float]]  # client -> round -> value
 Partition: TypeAlias = list[list[int]]
@@ -57,7 +57,7 @@ class GainUnit(NamedTuple):
         is_share = summary.get("larger_is_better", True)
         return cls("points", 100.0, "+.1f") if is_share else cls(metric, 1.0, "+.3g")
 
-    def told(self, value: float) -> str:
+    def as_text(self, value: float) -> str:
         """Write a gain, which was multiplied by ``factor``."""
         return format(value, self.form)
 
@@ -232,9 +232,12 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         path.open("rb") as raw,
         np.load(raw, allow_pickle=False) as file,
     ):
-        told, size = sum(i.file_size for i in file.zip.filelist), path.stat().st_size
-        if told > size:
-            raise ValueError(f"its arrays have {told} bytes, the file has {size}")
+        declared, size = (
+            sum(i.file_size for i in file.zip.filelist),
+            path.stat().st_size,
+        )
+        if declared > size:
+            raise ValueError(f"its arrays have {declared} bytes, the file has {size}")
         return {name: file[name] for name in file.files}
 
 

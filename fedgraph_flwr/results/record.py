@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from strategies.report import HELD_OUT, LedgerEntry, RoundReport
+from strategies.round_report import HELD_OUT, LedgerEntry, RoundReport
 
-from ..tasks import (
+from ..core.tasks import (
     AVERAGE_PRECISION,
     BY_TASK,
     NO_SCORE,

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from fedgraph_flwr.command import UNABLE, command
-from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.core.command import UNABLE, command
+from fedgraph_flwr.core.errors import FedGraphError
 
 COMMANDS: tuple[str, ...] = ("schema", "check", "baseline", "predict", "audit")
 

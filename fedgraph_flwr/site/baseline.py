@@ -12,24 +12,256 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import RunSettings
-from ..errors import ConfigError
-from ..node_config import PLUGINS
-from ..plugins import named_in
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import stdtrit
+from scipy.stats import norm
+
+from ..core.config import RunSettings
+from ..core.errors import ConfigError, DataError
+from ..core.plugins import named_in
+from ..core.tasks import GRAPH_EMBEDDING
+from ..node.node_config import PLUGINS
 from ..registry import METHODS
 from ..resolve import defaults, resolve
-from ..tasks import GRAPH_EMBEDDING
 from ..trained import load_model
-from ..trained.folder import PLACES, read_about
-from ..trained.model import check_plugin
+from ..trained.model import SCALED, Predictions, check_plugin
+from ..trained.model_folder import PLACES, read_about
 from .check_data import read
-from .gain import LEVEL, Gain, compare, rare_items
-from .trial import add_run_config, keep, read_run_config, run_one
+from .check_link import add_run_config, keep, read_run_config, run_one
+
+LEVEL = 0.95
+NUM_DRAWS = 2000
+_FEWEST = 10  # items; fewer cannot be resampled in a way that means something
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """How much better a federated model is than one trained alone.
+
+    Parameters
+    ----------
+    metric : str
+    federated, alone : float
+        Scores on the same items.
+    low, high : float, optional
+        Interval of the gain, which is > 0 where the federated model is better. None if
+        no resample moves the gain, so that there is no interval.
+    num_items : int
+    how : str
+        How the interval was made, or why there is none.
+    rare : str
+        See :func:`rare_items`.
+    accuracy : tuple of float
+        Of both models, federated first, if average precision decides; else empty.
+    """
+
+    metric: str
+    federated: float
+    alone: float
+    low: float | None
+    high: float | None
+    num_items: int
+    how: str
+    rare: str
+    accuracy: tuple[float, ...] = ()
+
+    @property
+    def value(self) -> float:
+        """Gain, also of an error > 0 where the federated model is better."""
+        sign = -1 if self.metric in ("mae", SCALED) else 1
+        return sign * (self.federated - self.alone)
+
+    @property
+    def verdict(self) -> str:
+        """Say "join", "do not join" or "cannot tell"."""
+        if self.low is None or self.high is None or self.low <= 0 <= self.high:
+            return "cannot tell"
+        return "join" if self.low > 0 else "do not join"
+
+
+def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
+    """Compare two models on one site's test items, item by item.
+
+    The score is that by which the federated run chose its rounds.
+
+    Parameters
+    ----------
+    federated, alone : Predictions
+        Of the same items, with labels.
+    seed : int
+        Of the resampling, where the score is no share of items.
+
+    Raises
+    ------
+    DataError
+        The items or labels are not the same, or allow no score.
+    """
+    labels, other = federated.labels, alone.labels
+    if labels is None or other is None or federated.names != alone.names:
+        raise DataError("the two models were not measured on the same items")
+    if not np.array_equal(labels, other, equal_nan=labels.dtype.kind == "f"):
+        raise DataError("the two models were measured on items with other labels")
+    metric, models = federated.decides, (federated, alone)
+    scores = [
+        federated.measure(metric, p.outputs, labels) if len(labels) else math.nan
+        for p in models
+    ]
+    if any(map(math.isnan, scores)):
+        raise DataError(
+            "the test items of this site allow no score: none has a label, or all"
+            " labels are of one class"
+        )
+    rare, low, high = rare_items(federated), None, None
+    if metric == "accuracy":
+        right = [p.outputs.argmax(1) == labels for p in models]
+        won, lost = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
+        low, high = paired_interval(won, lost, len(labels))
+        how = f"score interval of paired shares (Tango 1998): {won} won, {lost} lost"
+    else:
+        low, high = _resampled(federated, alone, labels, seed)
+        how = f"{NUM_DRAWS} paired resamples of the items, at least Student's t"
+        if low == high:
+            how = "no resample of these items moves the gain"
+            if scores[0] == scores[1]:
+                does = "score" if metric in ("mae", SCALED) else "rank"
+                how = f"both models {does} these items alike"
+            how += f" ({rare})" if rare else ""
+            low = high = None
+    return Gain(
+        metric=metric,
+        federated=scores[0],
+        alone=scores[1],
+        low=low,
+        high=high,
+        num_items=len(labels),
+        how=how,
+        rare=rare,
+        accuracy=tuple(p.score() or 0.0 for p in models if federated.by_precision),
+    )
+
+
+def rare_items(found: Predictions) -> str:
+    """Count the items of the rarest class, or label: "2 of class 'yes'"; or ""."""
+    names, labels = found.labels_of, found.labels
+    if labels is None or found.kind not in ("classes", "nodes", "binary"):
+        return ""
+    if found.is_of_classes:
+        sizes = np.bincount(labels, minlength=len(names))
+        rarest = found.sought if found.rarest in names else int(sizes.argmin())
+        return f"{sizes[rarest]} of class {names[rarest]!r}"
+    sizes = np.array([(labels == 0).sum(axis=0), (labels == 1).sum(axis=0)])
+    label, task = np.unravel_index(sizes.argmin(), sizes.shape)
+    return f"{sizes[label, task]} of '{names[task]}: {('no', 'yes')[label]}'"
+
+
+def paired_interval(won: int, lost: int, count: int) -> tuple[float, float]:
+    """Interval at 95 % of a difference between two shares of the same items.
+
+    Parameters
+    ----------
+    won, lost : int
+        Items that only the first, or only the second, has right.
+    count : int
+        All items, > 0.
+
+    Returns
+    -------
+    low, high : float
+        All differences that the score test does not reject.
+
+    Source
+    ------
+    Tango 1998, Statistics in Medicine 17:891-908.
+    """
+    z = float(norm.ppf((1 + LEVEL) / 2))
+    seen = (won - lost) / count
+
+    def excess(delta: float) -> float:
+        """Return the square of the score statistic, less its bound."""
+        a = 2 * count
+        b = -won - lost + (2 * count - won + lost) * delta
+        c = -lost * delta * (1 - delta)
+        q = (math.sqrt(max(b * b - 4 * a * c, 0.0)) - b) / (2 * a)
+        variance = count * (2 * q + delta * (1 - delta))
+        distance = won - lost - count * delta
+        if variance <= 0:
+            return -1.0 if distance == 0 else math.inf
+        return distance * distance / variance - z * z
+
+    return _edge(excess, -1.0, seen), _edge(excess, 1.0, seen)
+
+
+def _edge(excess: Callable[[float], float], end: float, inside: float) -> float:
+    """Find where a difference begins to be rejected, between ``inside`` and ``end``."""
+    far = end * (1 - 1e-12)
+    if inside == end or excess(far) <= 0:
+        return end
+    return float(brentq(excess, *sorted((inside, far)), xtol=1e-10))
+
+
+def _resampled(
+    federated: Predictions, alone: Predictions, labels: NDArray[Any], seed: int
+) -> tuple[float, float]:
+    """Interval of the gain over items drawn again, the same for both models.
+
+    Percentiles are too narrow if a handful of items tell: 3 positive labels can all
+    speak for one of two equal models. So the interval is at least that of Student's t,
+    with as many values as items tell.
+    """
+    metric = federated.decides
+    count = _num_telling(metric, labels)
+    if len(labels) < _FEWEST or count < 2:
+        raise DataError(
+            f"this site has {len(labels)} test items, of which {count} tell of the gain"
+            f" in {metric}; an interval needs at least {_FEWEST} items, and 2 that tell"
+        )
+    rng = np.random.default_rng(seed)
+    sign = -1 if metric in ("mae", SCALED) else 1
+
+    def gain(at: NDArray[np.int64]) -> float:
+        ours, theirs = (
+            federated.measure(metric, p.outputs[at], labels[at])
+            for p in (federated, alone)
+        )
+        return sign * (ours - theirs)
+
+    size = len(labels)
+    drawn = np.array([gain(rng.integers(0, size, size)) for _ in range(NUM_DRAWS)])
+    drawn = drawn[~np.isnan(drawn)]
+    if not np.ptp(drawn):
+        return float(drawn[0]), float(drawn[0])
+    low, high = np.percentile(drawn, [100 * (1 - LEVEL) / 2, 100 * (1 + LEVEL) / 2])
+    spread = float(drawn.std(ddof=1)) * math.sqrt(count / (count - 1))
+    half = float(stdtrit(count - 1, (1 + LEVEL) / 2)) * spread
+    seen = gain(np.arange(size))
+    low, high = min(float(low), seen - half), max(float(high), seen + half)
+    return (low, high) if sign < 0 else (max(low, -1.0), min(high, 1.0))
+
+
+def _num_telling(metric: str, labels: NDArray[Any]) -> int:
+    """Count items with a label; for ROC-AUC, with the rarer label of some task.
+
+    Of classes, the items of the smallest that some have.
+    """
+    if labels.ndim == 1:
+        sizes = np.bincount(labels)
+        return int(min(n for n in sizes if n))
+    known = ~np.isnan(labels)
+    if metric in ("mae", SCALED):
+        return int(known.any(axis=1).sum())
+    ones, zeros = (labels == 1).sum(axis=0), (labels == 0).sum(axis=0)
+    is_rarer = (labels == np.where(ones <= zeros, 1, 0)) & (ones > 0) & (zeros > 0)
+    return int(is_rarer.any(axis=1).sum())
+
 
 # Shared settings in which training alone may differ from the run.
 _OWN = {
@@ -187,8 +419,8 @@ def _check_protocol(config: dict[str, Any], out: Path) -> None:
 
 def _tell(gain: Gain, *, as_json: bool) -> None:
     if as_json:
-        told = {**asdict(gain), "gain": gain.value, "verdict": gain.verdict}
-        print(json.dumps({**told, "level": LEVEL}))
+        facts = {**asdict(gain), "gain": gain.value, "verdict": gain.verdict}
+        print(json.dumps({**facts, "level": LEVEL}))
         return
     rare = f" ({gain.rare})" if gain.rare else ""
     beside = "\n(a class is rare; accuracy: alone {1:.4f}, federated {0:.4f})"

@@ -14,14 +14,14 @@ from typing import Any
 
 import datasets
 
-from ..data import GraphPartition
-from ..elsewhere import check_elsewhere
-from ..errors import ConfigError, FedGraphError, PolicyError
-from ..node_config import check_keys, check_node, hosted_clients
-from ..policy import agree_at, policy_of
+from ..core.data import GraphPartition
+from ..core.errors import ConfigError, FedGraphError, PolicyError
+from ..node.introduce import check_elsewhere
+from ..node.node_config import check_keys, check_node, hosted_clients
+from ..node.policy import agree_at, policy_of
 from ..resolve import Resolved, defaults, resolve
 from . import check_data, check_machine
-from .check_link import Link, check_link
+from .check_link import Link, add_run_config, check_link, parse_config, read_run_config
 from .findings import (
     OK,
     PROBLEM,
@@ -32,7 +32,6 @@ from .findings import (
     exit_code,
     look,
 )
-from .trial import add_run_config, parse_config, read_run_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         )
     found += [
         Finding(what="run", state=OK, found=f"note: {words}")
-        for words in (resolved.doubts if resolved else ())
+        for words in (resolved.warnings if resolved else ())
     ]
     found += _link(args)
     agreed = _node(args, node, resolved)
@@ -156,13 +155,13 @@ def _node(
         policy = policy_of(node)
         if resolved is None:
             check_node(node)
-            told = "keys are known; without --run-config nothing says if they allow it"
-            return [Finding(what="node-config", state=OK, found=told)]
+            found = "keys are known; without --run-config nothing says if they allow it"
+            return [Finding(what="node-config", state=OK, found=found)]
         own = {"data-path": str(args.folder)} if args.folder else {}
         config = {**defaults(), **resolved.to_config()}
         _, hosted = agree_at({**node, **own}, policy, config)
-        told = f"hosts client(s) {', '.join(map(str, hosted))}, and allows this run"
-        return [Finding(what="node-config", state=OK, found=told)]
+        found = f"hosts client(s) {', '.join(map(str, hosted))}, and allows this run"
+        return [Finding(what="node-config", state=OK, found=found)]
 
     return look("node-config", see, "correct that file, or --node-config")
 
@@ -266,7 +265,7 @@ def _schema(args: argparse.Namespace, folder: Path) -> list[Finding]:
         if shared.sha256 != datasets.read_schema(own).sha256:
             found = f"{own} differs from {args.schema}"
             return [Finding(what="schema", state=PROBLEM, found=found, cure=cure)]
-        told = f"{own} is the shared one ({shared.sha256[:12]})"
-        return [Finding(what="schema", state=OK, found=told)]
+        found = f"{own} is the shared one ({shared.sha256[:12]})"
+        return [Finding(what="schema", state=OK, found=found)]
 
     return look("schema", see, cure)

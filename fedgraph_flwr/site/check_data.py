@@ -16,15 +16,15 @@ import numpy as np
 import datasets
 
 from ..agreement import name_classes
-from ..config import RunSettings
-from ..data import SPLITS, GraphPartition, GraphSet
-from ..errors import ConfigError
-from ..node_config import PLUGINS, POLICY
+from ..core.config import RunSettings
+from ..core.data import SPLITS, GraphPartition, GraphSet
+from ..core.errors import ConfigError
+from ..core.words import shortened
+from ..node.node_config import PLUGINS, POLICY
 from ..resolve import Resolved
 from ..results.dry_run import REPORT
-from ..wording import shortened
+from .check_link import run_one
 from .findings import OK, PROBLEM, Finding
-from .trial import run_one
 
 _FEW = 10  # test items, below which a score says nothing
 # And of a class with less than a third; of many labels, mostly rare, each has some.
@@ -77,11 +77,11 @@ def left_out(
     Such rows are a problem if the run refuses them (``csv-bad-rows``).
     """
     settings = _own(resolved.settings, folder, cache_dir)
-    notes = datasets.list_doubts(settings, client)
-    doubts = [Finding(what="cells", state=OK, found=f"note: {text}") for text in notes]
+    notes = datasets.list_remarks(settings, client)
+    remarks = [Finding(what="cells", state=OK, found=f"note: {text}") for text in notes]
     bad = datasets.list_bad_rows(settings, client)
     if not bad:
-        return doubts
+        return remarks
     count = datasets.count_rows(bad)
     found = [f"{count} cannot be used, their graphs or nodes are left out:"]
     strangers = [text for text in bad if text.endswith(datasets.ADD_IT)]
@@ -97,7 +97,7 @@ def left_out(
     found += bad
     is_refused = resolved.settings.csv_bad_rows == "refuse"
     return [
-        *doubts,
+        *remarks,
         Finding(
             what="rows",
             state=PROBLEM if is_refused else OK,
@@ -135,8 +135,8 @@ def _splits(
     found = ", ".join(f"{n} to {_USE[split]}" for split, n in sizes.items())
     least = _FEW_OF_CLASS.get(label_kind, 0)
     if counts := _test_classes(partition, label_kind):
-        told = [f"{n} of {name!r}" for name, n in counts.items()]
-        found += f" ({shortened(', '.join(told))})"
+        listed = [f"{n} of {name!r}" for name, n in counts.items()]
+        found += f" ({shortened(', '.join(listed))})"
     if sizes["test"] < _FEW or not all(sizes.values()):
         cure = f"add items: fewer than {_FEW} test items say nothing of a model"
     elif min(counts.values(), default=least) < min(least, sizes["test"] / 3):

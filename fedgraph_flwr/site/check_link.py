@@ -1,12 +1,19 @@
-"""The way to the SuperLink: TLS, certificate, clock, and the key of the SuperNode."""
+"""The way to the SuperLink, and a run of this site's own clients alone."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import logging
 import os
+import re
+import shutil
 import socket
 import ssl
+import tempfile
 import time
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,13 +21,23 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from ..core.flower import sign_on
-from ..errors import ConfigError
+from simulations.inline import run_inline
+
+from ..core.errors import ConfigError
+from ..core.files import whole_folder
+from ..core.flower_names import sign_on
+from ..core.rules import Value, read_toml, shown
+from ..node.node_config import check_plugins
+from ..resolve import Resolved, defaults, resolve
+from ..results.model_files import FOLDER
+from ..trained.model_folder import PLACES
 from .findings import OK, PROBLEM, UNKNOWN, Finding, look
 
 _PATIENCE_S = 10.0
@@ -82,7 +99,7 @@ def check_link(link: Link) -> list[Finding]:
     if link.key is None:
         return found
     cure = "start a SuperNode with this key and read its log"
-    return found + look("key", lambda: _admitted(link), cure)
+    return found + look("key", lambda: _accepts_key(link), cure)
 
 
 def _reach(link: Link) -> list[Finding]:
@@ -124,7 +141,7 @@ def _certificate(link: Link) -> list[Finding]:
             socket.create_connection((host, port), _PATIENCE_S) as plain,
             context.wrap_socket(plain, server_hostname=host) as wrapped,
         ):
-            told, version = wrapped.getpeercert(), wrapped.version()
+            peer, version = wrapped.getpeercert(), wrapped.version()
     except ssl.SSLCertVerificationError as error:
         found = f"not accepted: {error.verify_message}"
         return [Finding(what=what, state=PROBLEM, found=found, cure=_cure(error))]
@@ -133,7 +150,7 @@ def _certificate(link: Link) -> list[Finding]:
         cure = "check the port; or the SuperLink was started with --insecure"
         return [Finding(what=what, state=PROBLEM, found=found, cure=cure)]
     ends = datetime.fromtimestamp(
-        ssl.cert_time_to_seconds(str((told or {})["notAfter"])), UTC
+        ssl.cert_time_to_seconds(str((peer or {})["notAfter"])), UTC
     )
     days = (ends - datetime.now(UTC)).days
     accepted, until = f"{version}, names {host}", f"valid until {ends:%Y-%m-%d}"
@@ -200,7 +217,7 @@ def _clock(link: Link) -> list[Finding]:
     return [Finding(what=what, state=OK, found=found)]
 
 
-def _admitted(link: Link) -> list[Finding]:
+def _accepts_key(link: Link) -> list[Finding]:
     """Sign on with the site's key, and off at once."""
     assert link.key is not None
     private = _read_key(link.key)
@@ -256,3 +273,160 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
             f"{path} can be read by others than its owner; chmod 600 {path}"
         )
     return found
+
+
+# What Flower's commands take of a text: keys and values. All else they pass over.
+_PAIR = re.compile(r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|\S+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What a run of one client leaves, in a folder that goes after use.
+
+    Parameters
+    ----------
+    results : path
+        Results folder.
+    model : path
+        The model folder that the client keeps.
+    """
+
+    results: Path
+    model: Path
+
+
+def add_run_config(parser: argparse.ArgumentParser) -> None:
+    """Describe the option that :func:`read_run_config` reads."""
+    parser.add_argument(
+        "--run-config", nargs="+", default=[], metavar="CONFIG",
+        help="the run config of the run, as for flwr run: text or a TOML file",
+    )  # fmt: skip
+
+
+def parse_config(given: list[str], option: str) -> dict[str, Any]:
+    """Read keys and values as Flower's commands do: a TOML file, or texts.
+
+    Raises
+    ------
+    ConfigError
+        Or a text has what Flower passes over, without a word.
+    """
+    if len(given) == 1 and given[0].endswith(".toml"):
+        return dict(_flat(read_toml(Path(given[0]).expanduser())))
+    if left := " ".join(_PAIR.sub(" ", " ".join(given)).replace(",", " ").split()):
+        raise ConfigError(
+            f"{option} has {shown(left)}, which Flower leaves out without a word; write"
+            " key=value without spaces around =, pairs separated by spaces, texts in"
+            " quotes without quotes inside; or give one TOML file"
+        )
+    table: dict[str, Any] = {}
+    try:
+        for text in given:
+            lines = [f"{key} = {value}" for key, value in _PAIR.findall(text)]
+            table |= tomllib.loads("\n".join(lines))
+    except ValueError as error:
+        raise ConfigError(
+            f"{option} cannot be read: {error}; texts stand in double quotes"
+        ) from error
+    return dict(_flat(table))
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def read_run_config(
+    given: list[str], node: Mapping[str, Any] = MappingProxyType({})
+) -> Resolved:
+    """Read and check a run config, as ``flwr run --run-config`` takes it.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, ``resolve`` refuses it, or it names a plug-in that a site
+        with this node-config does not import.
+    """
+    config = {**defaults(), **parse_config(given, "--run-config")}
+    check_plugins(config, node)
+    return resolve(config)
+
+
+@contextlib.contextmanager
+def run_one(
+    config: Mapping[str, Value], folder: Path, client: int, own: Mapping[str, str]
+) -> Iterator[Trial]:
+    """Run one client as its SuperNode does, on the data of ``folder``.
+
+    Parameters
+    ----------
+    config : mapping
+        Run config; folders in it are left out.
+    folder : path
+    client : int
+    own : mapping
+        Further keys of the site's node-config.
+
+    Raises
+    ------
+    FedGraphError
+        As a run does.
+    """
+    resolved = resolve({**defaults(), **config, **dict.fromkeys(PLACES, "")})
+    count = resolved.settings.num_clients
+    if not 0 <= client < count:
+        raise ConfigError(
+            f"--client must be in 0..{count - 1}, as num-clients is {count}, got"
+            f" {client}; give the id that this site has (clients of --node-config)"
+        )
+    with tempfile.TemporaryDirectory(prefix="fedgraph-") as scratch:
+        node = {
+            "clients": str(client),
+            "data-path": str(folder.expanduser().absolute()),
+            "state-dir": f"{scratch}/state",
+            **own,
+        }
+        run_config = {
+            **resolved.to_config(),
+            "results-dir": f"{scratch}/results",
+            "client-fraction": 1.0,
+            "held-out-clients": "",
+            "evaluate-on": "own",
+        }
+        with _quietly():
+            results = run_inline(run_config, node_configs=[node], only=[client])
+        state = Path(scratch) / "state" / results.name / f"client-{client}"
+        yield Trial(results=results, model=state / FOLDER)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep the lines of a run from the output of a command; warnings stay."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def keep(model: Path, out: Path) -> None:
+    """Copy a model folder to a place that is free, whole or not at all.
+
+    Raises
+    ------
+    ConfigError
+        There is something already, or it cannot be written.
+    """
+    try:
+        with whole_folder(out) as partial:
+            shutil.copytree(model, partial)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out} cannot be written: {error}; choose a folder that is not there"
+            " yet, on a disk with room"
+        ) from error

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from ..device import choose_device
-from ..files import project_root
+from ..core.files import project_root
+from ..core.process import choose_device
 from .findings import OK, PROBLEM, Finding
 
 _GIB = 2**30
@@ -49,8 +49,8 @@ def versions() -> list[Finding]:
             Finding(what="versions", state=PROBLEM, found="; ".join(odd), cure=cure)
         ]
     as_pinned = "as pinned" if pins else "here; this folder has no constraints.txt"
-    told = f"{len(wanted)} packages {as_pinned}, flwr {have['flwr']}"
-    return [Finding(what="versions", state=OK, found=told)]
+    found = f"{len(wanted)} packages {as_pinned}, flwr {have['flwr']}"
+    return [Finding(what="versions", state=OK, found=found)]
 
 
 def device(name: str) -> list[Finding]:

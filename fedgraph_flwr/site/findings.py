@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from ..command import UNABLE
-from ..errors import FedGraphError
+from ..core.command import UNABLE
+from ..core.errors import FedGraphError
 
 OK, PROBLEM, UNKNOWN, SKIPPED = "ok", "problem", "could not look", "not asked"
 _FINE, _PROBLEMS = 0, 1  # exit codes
@@ -44,8 +44,8 @@ def look(what: str, see: Callable[[], Sequence[Finding]], cure: str) -> list[Fin
     try:
         return list(see())
     except FedGraphError as error:
-        text, _, told = str(error).rpartition("; ")
-        found = {"found": text, "cure": told} if text else {"found": told, "cure": cure}
+        text, _, last = str(error).rpartition("; ")
+        found = {"found": text, "cure": last} if text else {"found": last, "cure": cure}
         return [Finding(what=what, state=PROBLEM, **found)]
     except Exception as error:  # also what a library raises
         words = f"{type(error).__name__}: {error}"

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from ..trained import load_model
-from ..trained.predictions import Predictions
+from ..trained.model import Predictions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,8 +73,8 @@ def _tell(found: Predictions, model: str, out: Path) -> None:
     print(f"{len(found.names)} items predicted by {model}: {out}")
     score = found.score()
     if score is not None:
-        told = "none, labels are of one class" if math.isnan(score) else repr(score)
-        print(f"test {found.metric} of {len(found.names)} items: {told}")
+        facts = "none, labels are of one class" if math.isnan(score) else repr(score)
+        print(f"test {found.metric} of {len(found.names)} items: {facts}")
         for target, of_one in found.by_target().items():
             print(f"test {found.metric} of {target}: {of_one!r}")
     for words in _ranking(found):
@@ -93,8 +93,8 @@ def _ranking(found: Predictions) -> Iterator[str]:
         return
     if found.by_precision and labels is not None:
         score = found.measure(found.decides, found.outputs, labels)
-        told = "none, labels are of one class" if math.isnan(score) else f"{score:.4f}"
-        yield f"test average precision of {count} items: {told}"
+        words = "none, labels are of one class" if math.isnan(score) else f"{score:.4f}"
+        yield f"test average precision of {count} items: {words}"
     can_cut = is_binary or len(names) == 2
     for k, name in enumerate(names):
         if not is_binary and k != found.sought:
@@ -110,9 +110,9 @@ def _ranking(found: Predictions) -> Iterator[str]:
             yield f"{yes.sum()} item(s) with p({name}) >= {found.threshold:g}{words}"
             continue
         if is_one := (ours == ours[0]).all():
-            told = f"class {names[ours[0]]!r}"
-            told = f"{('no', 'yes')[ours[0]]} to {name!r}" if is_binary else told
-            yield f"all {count} predictions are {told}"
+            words = f"class {names[ours[0]]!r}"
+            words = f"{('no', 'yes')[ours[0]]} to {name!r}" if is_binary else words
+            yield f"all {count} predictions are {words}"
         if found.by_precision or (is_one and can_cut):
             words = ", or give --threshold" if can_cut else ""
             what = "" if is_binary else "class "
@@ -121,7 +121,7 @@ def _ranking(found: Predictions) -> Iterator[str]:
 
 def _tell_json(found: Predictions, model: str, out: Path) -> None:
     score = found.score()
-    told = {
+    facts = {
         "model": model,
         "out": str(out),
         "items": len(found.names),
@@ -135,7 +135,7 @@ def _tell_json(found: Predictions, model: str, out: Path) -> None:
             {found.column: name, "problem": why} for name, why in found.unfit
         ],
     }
-    print(json.dumps(told))
+    print(json.dumps(facts))
 
 
 _SHOWN = 10

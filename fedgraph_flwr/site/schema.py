@@ -12,10 +12,10 @@ import argparse
 import json
 from pathlib import Path
 
-from datasets.column_stats import MIN_COUNT
-from datasets.schema import TARGET_KINDS, write_schema
-from datasets.schema_infer import infer_schema
-from fedgraph_flwr.errors import ConfigError
+from datasets.own.infer import infer_schema
+from datasets.tabular.columns import MIN_COUNT
+from datasets.tabular.schema_file import TARGET_KINDS, write_schema
+from fedgraph_flwr.core.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +63,12 @@ def run(args: argparse.Namespace) -> int:
     )
     write_schema(schema, args.out)
     if args.json:
-        told = {"features": schema.width, "outputs": schema.num_outputs, "notes": notes}
-        print(json.dumps({"out": str(args.out), "sha256": schema.sha256, **told}))
+        facts = {
+            "features": schema.width,
+            "outputs": schema.num_outputs,
+            "notes": notes,
+        }
+        print(json.dumps({"out": str(args.out), "sha256": schema.sha256, **facts}))
         return 0
     for note in notes:
         print(f"- {note}")

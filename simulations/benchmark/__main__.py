@@ -13,31 +13,35 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedgraph_flwr.command import command
-from fedgraph_flwr.errors import ConfigError, FedGraphError
-from fedgraph_flwr.files import write_text
-from fedgraph_flwr.plugins import is_plugin
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.errors import ConfigError, FedGraphError
+from fedgraph_flwr.core.files import write_text
+from fedgraph_flwr.core.plugins import is_plugin
+from fedgraph_flwr.core.rules import Value
+from fedgraph_flwr.core.tasks import OF_COMMONEST
 from fedgraph_flwr.resolve import defaults, fits
-from fedgraph_flwr.rules import Value
-from fedgraph_flwr.tasks import OF_COMMONEST
 
 from ..markup import Sheet, consoles
-from ..tables import file
+from ..tables import result_file
+from ..tables.captions import NONE, Report, by_row, make_report, points_text, subtract
 from ..tables.differences import TIE
-from ..tables.report import NONE, Report, by_row, make_report, subtract, told
-from ..tables.results import HELD_OUT, ON_ALL, RULES, Result
+from ..tables.result_file import HELD_OUT, ON_ALL, RULES, Result
 from ..tables.studies import OWN_START, Study, StudyTable
-from .leaderboard import read_page, suite_part, write_page
-from .output import write_all
-from .runs import (
+from .output import read_page, suite_part, write_all, write_page
+from .suite import (
+    FOLDER,
     Known,
+    Suite,
+    SuiteMethod,
+    Trial,
     choose,
     kept_path,
     known_results,
+    load_suite,
     make_missing,
     same_code,
+    trials,
 )
-from .suite import FOLDER, Suite, SuiteMethod, Trial, load_suite, trials
 from .verdict import (
     EQUAL,
     INERT,
@@ -289,7 +293,7 @@ def _verdict_report(
 ) -> Report:
     roles = ", ".join(f"{m.name} ({m.role})" for m in methods)
     roles += f", {MAJORITY} (control, trains nothing)"
-    open_claims = sum(d.word not in (EQUAL, INERT) for d in duels)
+    num_open = sum(d.word not in (EQUAL, INERT) for d in duels)
     parts: list[Sheet | str] = [
         sentence(m.name, duels, _num_missing(m, methods, suite, lacking))
         for m in methods
@@ -301,8 +305,8 @@ def _verdict_report(
         " data set, and kept the best by validation on the first pair."
     )
     parts.append(
-        f"Intervals are of 95 % each, not corrected for their number: of {open_claims}"
-        f" comparisons about {0.05 * open_claims:.1f} may exclude 0 by chance."
+        f"Intervals are of 95 % each, not corrected for their number: of {num_open}"
+        f" comparisons about {0.05 * num_open:.1f} may exclude 0 by chance."
     )
     if lacking:
         words = ", ".join(f"{m} on {d}" for m, d in lacking)
@@ -364,7 +368,7 @@ def _duel_report(duels: Sequence[Duel]) -> Report:
                 d.candidate,
                 d.opponent,
                 str(d.difference.num_pairs),
-                told(d.difference, d.interval),
+                points_text(d.difference, d.interval),
                 d.word,
                 "/".join(map(str, d.wins)),
                 f"{gain}/{len(gains)}" if gains else NONE,
@@ -436,8 +440,10 @@ def keep(suite: Suite, planned: Sequence[Trial], known: Known) -> None:
             " benchmark in an empty folder, and keep that"
         )
     path = kept_path(suite.name)
-    old = file.read(path) if path.is_file() else []
-    file.write(path, file.merge([r for r in old if same_code(r.commit)], results))
+    old = result_file.read(path) if path.is_file() else []
+    result_file.write(
+        path, result_file.merge([r for r in old if same_code(r.commit)], results)
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

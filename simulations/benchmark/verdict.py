@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..tables.differences import ENOUGH_PAIRS, TIE, Difference
-from ..tables.results import Result
+from ..tables.result_file import Result
 
 START, MAJORITY = "untrained", "majority"
 BETTER, WORSE, OPEN, EQUAL = "better", "worse", "not separated", "no difference"

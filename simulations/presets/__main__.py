@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 
-from fedgraph_flwr.command import command
+from fedgraph_flwr.core.command import command
 
 from . import list_presets
 

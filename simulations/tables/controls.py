@@ -13,15 +13,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.tu import load_tu
-from fedgraph_flwr.data import GraphSet
-from fedgraph_flwr.embedding_scores import all_scores, probe_scores, transform
-from fedgraph_flwr.errors import DataError
+from datasets.public.tu import load_tu
+from fedgraph_flwr.core.data import GraphSet
+from fedgraph_flwr.core.embedding_scores import all_scores, probe_scores, transform
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.resolve import defaults, resolve
 
 from ..presets import list_presets, load_preset
-from .embedding import START
-from .results import Result, hash_data
+from .result_file import START, Result, hash_data
 
 NAMES = ("one-class", "sum-x", "mean-x", "log1p", "untrained")
 # Trivial features are clustered as they are: at length 1, sum and mean are the same.

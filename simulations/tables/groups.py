@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeAlias
 
-from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.core.errors import FedGraphError
 
-from .naming import as_text, plain_settings, short_names, with_settings
-from .results import hash_data
-from .runs import Run, same_data
+from .result_file import hash_data
+from .runs import Run, as_text, plain_settings, same_data, short_names, with_settings
 
 BASELINES = ("local", "fedavg")
 # Split, data if known, and metric.

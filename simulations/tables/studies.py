@@ -29,11 +29,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.toml_files import read_toml
+from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.rules import read_toml
 
-from .intervals import INTERVALS
-from .results import RULES
+from .differences import INTERVALS
+from .result_file import RULES
 
 FOLDER = Path(__file__).parents[1] / "studies"
 OWN_START = "own round 0"

@@ -18,11 +18,12 @@ from clients.base import GraphClient
 from clients.privacy import noisy_views
 from clients.privacy.site import check_features
 from datasets.synthetic import generate_client
-from fedgraph_flwr import client_app, loaded
-from fedgraph_flwr.data import pointer
-from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.privacy import PrivacySettings
-from fedgraph_flwr.tasks import GRAPH_EMBEDDING
+from fedgraph_flwr import client_app
+from fedgraph_flwr.core.data import pointer
+from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.privacy_settings import PrivacySettings
+from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING
+from fedgraph_flwr.node import serve
 
 TAKE_NOISE = [m for m in toys.CASES if toys.row(m).task.takes_edge_noise]
 POOLS = [m for m in toys.of_task(GRAPH_EMBEDDING) if toys.row(m).has_server_model]
@@ -189,7 +190,7 @@ def test_what_is_collated_for_a_private_client_has_no_edges(run, monkeypatch, me
         return train(self, parcel, header)
 
     settings = {**NOISY, "features": toys.own(method).get("features", "labels")}
-    data = loaded.load_data(toys.resolved(method, **settings), 0, toys.CPU, None)
+    data = serve.load_data(toys.resolved(method, **settings), 0, toys.CPU, None)
     assert not data.graphs.edge_index.numel()
     assert not any(b.edge_index.numel() for b in data.evaluation)
     assert data.partition.graphs.edge_index.size  # for the draw

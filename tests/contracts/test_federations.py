@@ -15,11 +15,11 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from clients.tasks.graph_classifier import GraphClassifierClient
 from fedgraph_flwr import client_app
-from fedgraph_flwr.errors import ConfigError, RunFailedError
+from fedgraph_flwr.core.errors import ConfigError, RunFailedError
+from fedgraph_flwr.core.tasks import GRAPH_CLASSIFICATION
+from fedgraph_flwr.core.wire import unpack
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.results.table import summary_table
-from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
-from fedgraph_flwr.wire import unpack
+from fedgraph_flwr.results.printed import summary_table
 from simulations.contract import failing_client
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg

@@ -12,16 +12,16 @@ import toys
 from matrix import mostly_slow, one_per_strategy
 
 from fedgraph_flwr import client_app
-from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.seeding import derive_seed
-from fedgraph_flwr.tasks import (
+from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.seeding import derive_seed
+from fedgraph_flwr.core.tasks import (
     GRAPH_CLASSIFICATION,
     GRAPH_EMBEDDING,
     MULTI_TASK_CLASSIFICATION,
     NODE_CLASSIFICATION,
 )
-from fedgraph_flwr.wire import TRAIN_LOSS, Parcel
+from fedgraph_flwr.core.wire import TRAIN_LOSS, Parcel
+from fedgraph_flwr.resolve import defaults, resolve
 from simulations import contract
 
 ALL = pytest.mark.parametrize("method", toys.CASES)

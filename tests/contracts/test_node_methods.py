@@ -9,11 +9,11 @@ import pytest
 import toys
 from matrix import mostly_slow, one_per_strategy
 
-from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.tasks import NODE_CLASSIFICATION
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import resolve
-from fedgraph_flwr.results.table import summary_table
-from fedgraph_flwr.tasks import NODE_CLASSIFICATION
+from fedgraph_flwr.results.printed import summary_table
 from simulations.inline import InlineGrid
 from simulations.tiny_runs import OF_TASK
 

@@ -9,10 +9,11 @@ from matrix import mostly_slow
 
 from clients.base import GraphClient
 from clients.tasks.node_classifier import NodeClassifierClient
-from fedgraph_flwr import elsewhere, introduction, loaded, server_app
-from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError
-from fedgraph_flwr.results.table import summary_table
-from fedgraph_flwr.tasks import GRAPH_EMBEDDING
+from fedgraph_flwr import server_app
+from fedgraph_flwr.core.errors import ConfigError, DataError, RunFailedError
+from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING
+from fedgraph_flwr.node import introduce, serve
+from fedgraph_flwr.results.printed import summary_table
 from simulations.inline import InlineGrid
 
 ALL = {"evaluate-on": "all", "shared-group": "all", "privacy.edge-epsilon": 0.0}
@@ -96,7 +97,7 @@ def test_no_score_on_test_sets_that_are_not_those_of_roll_call(run, toy_data, fa
 
         def late(self, message):
             if message.metadata.message_type == "evaluate":
-                loaded.kept_data.clear()
+                serve.kept_data.clear()
                 patch.setattr("datasets.load_partition", other)
             return deliver(self, message)
 
@@ -159,14 +160,14 @@ def test_a_site_reads_no_other_clients_data_even_if_it_was_not_asked(
     run, tmp_path, monkeypatch
 ):
     """As if the run had got through its roll call."""
-    checked, introduced = elsewhere.check_elsewhere, set()
+    checked, introduced = introduce.check_elsewhere, set()
 
     def once(resolved, partition):
         if partition.client_id in introduced:
             checked(resolved, partition)
         introduced.add(partition.client_id)
 
-    for module in (elsewhere, introduction):
+    for module in (introduce, introduce):
         monkeypatch.setattr(module, "check_elsewhere", once)
     with pytest.raises(RunFailedError, match="ConfigError: see docs"):
         run("local", node_configs=sites(tmp_path), **ALL)

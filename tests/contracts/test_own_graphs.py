@@ -4,13 +4,14 @@ import own_files
 import pytest
 from matrix import mostly_slow
 
-from fedgraph_flwr import loaded, server_app
-from fedgraph_flwr.errors import ConfigError, FedGraphError
-from fedgraph_flwr.files import project_root
+from fedgraph_flwr import server_app
+from fedgraph_flwr.core.errors import ConfigError, FedGraphError
+from fedgraph_flwr.core.files import project_root
+from fedgraph_flwr.core.seeding import numpy_rng
+from fedgraph_flwr.core.tasks import LABEL_KINDS
+from fedgraph_flwr.node import serve
 from fedgraph_flwr.registry import METHODS, on_data
 from fedgraph_flwr.results.reader import load_summary
-from fedgraph_flwr.seeding import numpy_rng
-from fedgraph_flwr.tasks import LABEL_KINDS
 from simulations.inline import run_inline
 
 _WHOLE = ("classes", "binary", "regression")
@@ -56,7 +57,7 @@ def start(tmp_path, monkeypatch, task_identity):
     monkeypatch.setattr(server_app, "draw_statistics", lambda _: None)
 
     def run(method, kind, node_configs=None, *, name="run", **config):
-        loaded.kept_data.clear()
+        serve.kept_data.clear()
         own = {
             "method": method,
             "dataset": "graph-csv" if kind == "nodes" else "graphs-csv",
@@ -79,7 +80,7 @@ def start(tmp_path, monkeypatch, task_identity):
         return load_summary(path), path
 
     yield run
-    loaded.kept_data.clear()
+    serve.kept_data.clear()
 
 
 def write_site(folder, kind, seed, schema=False):

@@ -12,9 +12,9 @@ from matrix import mostly_slow, one_per_strategy
 from safetensors.numpy import load_file
 
 from clients.base import GraphClient
-from fedgraph_flwr.errors import ConfigError, RunFailedError
-from fedgraph_flwr.results.table import summary_table
-from fedgraph_flwr.tasks import GRAPH_EMBEDDING
+from fedgraph_flwr.core.errors import ConfigError, RunFailedError
+from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING
+from fedgraph_flwr.results.printed import summary_table
 from strategies.fedavg import FedAvg
 
 NEED_ALL = [m for m in toys.CASES if toys.row(m).params.NEEDS_ALL]

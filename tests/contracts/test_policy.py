@@ -22,12 +22,12 @@ from clients.privacy import site as privacy_site
 from clients.privacy.gaussian import epsilon_of
 from fedgraph_flwr import client_app
 from fedgraph_flwr.client_app import app
-from fedgraph_flwr.errors import DataError, PolicyError, RunFailedError
-from fedgraph_flwr.gate import HASHES
-from fedgraph_flwr.policy import Policy
+from fedgraph_flwr.core.errors import DataError, PolicyError, RunFailedError
+from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING
+from fedgraph_flwr.core.wire import pack, unpack
+from fedgraph_flwr.node.gate import HASHES
+from fedgraph_flwr.node.policy import Policy
 from fedgraph_flwr.resolve import defaults
-from fedgraph_flwr.tasks import GRAPH_EMBEDDING
-from fedgraph_flwr.wire import pack, unpack
 from simulations.inline import InlineGrid
 
 STRICT = {

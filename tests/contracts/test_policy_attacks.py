@@ -12,15 +12,15 @@ import pytest
 import toys
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
+from clients import letters
 from clients.base import GraphClient
-from clients.binding import bind_config, bind_run
-from clients.peers import letters
+from clients.store import bind_config, bind_run
 from fedgraph_flwr.client_app import app
-from fedgraph_flwr.errors import PolicyError, RunFailedError
-from fedgraph_flwr.gate import KINDS, Visit, let_out
-from fedgraph_flwr.policy import Policy
+from fedgraph_flwr.core.errors import PolicyError, RunFailedError
+from fedgraph_flwr.core.wire import AUDIT_HEAD, Parcel, pack, record_sizes, unpack
+from fedgraph_flwr.node.gate import KINDS, Visit, let_out
+from fedgraph_flwr.node.policy import Policy
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.wire import AUDIT_HEAD, Parcel, pack, record_sizes, unpack
 from simulations.inline import InlineGrid
 
 ONE_ROUND = {"num-server-rounds": 1}

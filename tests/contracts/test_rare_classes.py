@@ -14,20 +14,21 @@ import pytest
 import toys
 
 import datasets
-from clients.tasks import class_scores, node_classifier
+from clients.tasks import node_classifier
+from clients.tasks import scores as class_scores
 from fedgraph_flwr import server_app
-from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.tasks import NODE_CLASSIFICATION
+from fedgraph_flwr.core.wire import TRAIN_COUNT, Parcel
+from fedgraph_flwr.results.printed import summary_table
 from fedgraph_flwr.results.record import RunRecord
 from fedgraph_flwr.results.selection import PRECISION, summarize
-from fedgraph_flwr.results.table import summary_table
 from fedgraph_flwr.site import check_data, predict
 from fedgraph_flwr.site.__main__ import main
-from fedgraph_flwr.tasks import NODE_CLASSIFICATION
 from fedgraph_flwr.trained import load_model
-from fedgraph_flwr.wire import TRAIN_COUNT, Parcel
 from simulations import compare
 from simulations.inline import run_inline
-from strategies.report import Evaluation, Rarest
+from strategies.round_report import Evaluation, Rarest
 
 
 def nodes(folder, classes, seed):

@@ -11,18 +11,18 @@ import toys
 from matrix import mostly_slow, one_per_strategy
 from stops import ROUNDS, contents, list_rounds, places, resumed, stopped
 
-from fedgraph_flwr import files
-from fedgraph_flwr.errors import (
+from fedgraph_flwr.core import files
+from fedgraph_flwr.core.errors import (
     ConfigError,
     DataError,
     RunFailedError,
     StorageError,
 )
-from fedgraph_flwr.figures.tasks import site_rounds
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results import folder, provenance
 from fedgraph_flwr.results.folder import RunFolder
-from fedgraph_flwr.trained.folder import read_about
+from fedgraph_flwr.trained.model_folder import read_about
+from fedgraph_flwr.view.matrices import site_rounds
 from simulations import contract
 from simulations.contract import Killed, killed_at_checkpoint
 from simulations.run import main as run_command

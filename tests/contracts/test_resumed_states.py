@@ -14,8 +14,7 @@ from stops import ROUNDS, contents, places, resumed, stopped
 
 import datasets
 from clients.store import ClientStore
-from fedgraph_flwr import introduction
-from fedgraph_flwr.errors import (
+from fedgraph_flwr.core.errors import (
     ConfigError,
     DataError,
     FedGraphError,
@@ -23,6 +22,7 @@ from fedgraph_flwr.errors import (
     StorageError,
     WireError,
 )
+from fedgraph_flwr.node import introduce
 from fedgraph_flwr.results.folder import RunFolder
 from fedgraph_flwr.results.reader import load_summary
 from simulations.contract import Killed, killed_at_checkpoint
@@ -364,7 +364,7 @@ def test_statistics_stay_as_they_were_told_first(run, tmp_path, monkeypatch):
     part = stopped(run, "fedavg", tmp_path, at=3, **telling)
     names = ("statistics.csv", "statistics.png")
     before = [(part.path / name).read_bytes() for name in names]
-    monkeypatch.setattr(introduction, "measure", lambda *_, **__: Nothing())
+    monkeypatch.setattr(introduce, "measure", lambda *_, **__: Nothing())
     resumed(run, part, "fedavg")
     assert [(part.path / name).read_bytes() for name in names] == before
 
@@ -473,7 +473,7 @@ def test_data_that_change_in_mid_run_are_a_named_failure(
     run, toy_data, monkeypatch, change
 ):
     """A SuperNode loads its files anew for every message."""
-    from fedgraph_flwr import loaded
+    from fedgraph_flwr.node import serve
 
     deliver = InlineGrid.deliver
     with toy_data.context() as patch:
@@ -481,7 +481,7 @@ def test_data_that_change_in_mid_run_are_a_named_failure(
         def late(self, message):
             header = message.content.get("header", {})
             if header.get("server-round") == 3:
-                loaded.kept_data.clear()
+                serve.kept_data.clear()
                 patch.setattr("datasets.load_partition", change(2))
             return deliver(self, message)
 

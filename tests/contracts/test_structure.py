@@ -6,12 +6,14 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import datasets
-from fedgraph_flwr.files import project_root
+from fedgraph_flwr.core.files import project_root
 from fedgraph_flwr.registry import METHODS
 
 ROOT = project_root()
@@ -29,7 +31,6 @@ EXEMPT = {  # stems
     *("compare", "controls"),  # names of studies, which are those of their papers
     "leaks",  # attacks the noise of one
     "tiny_runs",  # settings of single methods
-    *("binding", "gate", "introductions", "policy", "replies"),  # fields of messages
 }
 
 
@@ -41,7 +42,7 @@ def is_of_a_paper(path):
     modules = {n.partition(":")[0].replace(".", "/") + ".py" for n in named}
     stem = Path(path).stem.replace("_", "-")
     return (
-        path.startswith(("fedgraph_flwr/methods/", "clients/peers/"))
+        path.startswith("fedgraph_flwr/methods/")
         or path in modules
         or NAMED.match(stem) is not None
     )
@@ -102,17 +103,17 @@ RELAY_MAY_IMPORT = {  # parts without numerics; from wire and report only types
     "flwr.app": {"Message", "MetricRecord"},
     "flwr.common.logger": {"log"},
     "flwr.serverapp": {"Grid"},
-    "fedgraph_flwr.errors": {"ConfigError"},
+    "fedgraph_flwr.core.errors": {"ConfigError"},
     "fedgraph_flwr.methods.multitask": {"RECORD", "RECORD_IDS"},  # names of records
     "fedgraph_flwr.methods.spreadgnn": {
         *("ALL", "FROM", "NEIGHBOURS", "PUBLIC_KEY", "SILENT", "TO", "UNUSABLE"),
         *("SpreadGNNParams", "is_mixing_round"),
     },
-    "fedgraph_flwr.peers.topology": {"Network", "Topology", "build_topology"},
-    "fedgraph_flwr.wire": {"NamedArrays", "Parcel", "Scalar"},
+    "fedgraph_flwr.core.network": {"Network", "Topology", "build_topology"},
+    "fedgraph_flwr.core.wire": {"NamedArrays", "Parcel", "Scalar"},
     ".base": {"AbstractGraphStrategy"},
     ".replies": {"Layout"},
-    ".report": {"ClientInfo"},
+    ".round_report": {"ClientInfo"},
 }
 
 
@@ -152,3 +153,20 @@ def test_a_foreign_datasets_package_is_named_with_the_cure(tmp_path):
     assert done.returncode != 0
     assert f"{tmp_path}/datasets/__init__.py" in done.stderr
     assert "env.sh" in done.stderr
+
+
+def test_the_house_has_at_most_eight_layers_and_no_circle():
+    """Import-linter counts imports for types, too; here is what it is asked."""
+    text = (ROOT / "pyproject.toml").read_text()
+    contracts = tomllib.loads(text)["tool"]["importlinter"]["contracts"]
+    assert sum(len(c.get("layers", ())) for c in contracts) <= 8
+    (circles,) = [c for c in contracts if c["type"] == "acyclic_siblings"]
+    assert set(circles["ancestors"]) == set(PACKAGES)
+    assert not {"ignore_imports", "skip_descendants", "depth"} & set().union(*contracts)
+
+
+def test_a_module_has_its_name_alone_but_for_stems_of_papers_and_bases():
+    papers = {p.stem for p in (ROOT / "fedgraph_flwr" / "methods").glob("*.py")}
+    stems = Counter(p.stem for p in MODULES)
+    shared = papers | {"__init__", "__main__", "base"}
+    assert [s for s, n in stems.items() if n > 1 and s not in shared] == []

@@ -13,7 +13,7 @@ import toys
 from matrix import one_per_strategy
 
 from clients.privacy.gaussian import epsilon_of
-from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.core.errors import ConfigError
 from simulations import contract
 from simulations.contract import NOISY
 

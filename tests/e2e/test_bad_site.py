@@ -23,9 +23,9 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.supernode.fleet_http_connection import http_request_response
 
 from fedgraph_flwr.client_app import app
+from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.resolve import defaults
 from fedgraph_flwr.results.reader import load_summary
-from fedgraph_flwr.rules import Value
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 BAD = 2  # client

@@ -13,8 +13,8 @@ import pytest
 import toys
 from federation import Federation, environment
 
+from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.results.reader import load_summary
-from fedgraph_flwr.rules import Value
 from fedgraph_flwr.site.__main__ import main
 from simulations.inline import run_inline
 

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from fedgraph_flwr.files import project_root
+from fedgraph_flwr.core.files import project_root
 
 FOLDER = project_root() / "docs" / "notebooks"
 NAMES = {"first-run", "own-method", "reading-results"}

@@ -13,8 +13,8 @@ from e2e.test_deployment import deploy
 from federation import Federation, environment
 from small import write_molecules
 
+from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.results.reader import load_summary
-from fedgraph_flwr.rules import Value
 from simulations.fingerprint import fingerprints
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]

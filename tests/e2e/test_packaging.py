@@ -20,7 +20,7 @@ from flwr.cli.utils import (
 )
 from flwr.supercore.constant import MAX_FILE_BYTES, MAX_FILE_COUNT, MAX_TOTAL_BYTES
 
-from fedgraph_flwr.files import project_root
+from fedgraph_flwr.core.files import project_root
 from fedgraph_flwr.results.reader import load_summary
 from simulations import flower
 from simulations.inline import run_inline

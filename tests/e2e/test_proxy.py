@@ -28,8 +28,8 @@ from deployment_files import (
 from federation import Federation, environment
 from typing_extensions import override
 
+from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.results.reader import load_summary
-from fedgraph_flwr.rules import Value
 from simulations import flower
 
 pytestmark = [
@@ -120,7 +120,7 @@ class Guarded(Federation):
         return words
 
     @override
-    def admit(self) -> None:
+    def register_keys(self) -> None:
         for number in range(len(self._names)):
             key = str(self.folder / f"site{number}.pub")
             done = self.flwr("supernode", "register", key, "site")

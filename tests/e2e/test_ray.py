@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from federation import environment, free_ports, kill
 
+from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.results.reader import load_summary
-from fedgraph_flwr.rules import Value
 from simulations import flower
 from simulations.inline import run_inline
 from simulations.run import main

@@ -62,7 +62,7 @@ class Secure(Federation):
         return superlink_command(self.folder, self.tls, self.address)
 
     @override
-    def admit(self) -> None:
+    def register_keys(self) -> None:
         key = str(self.folder / "known.pub")
         done = self.flwr("supernode", "register", key, "site")
         assert done.returncode == 0, done.stdout + done.stderr

@@ -19,7 +19,7 @@ from e2e.test_deployment import check_same_run
 from e2e.test_proxy import Guarded, deploy, proxies
 from typing_extensions import override
 
-from fedgraph_flwr.rules import Value
+from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.site.__main__ import main
 from simulations.example_data import write_examples
 from simulations.inline import run_inline
@@ -78,9 +78,9 @@ class Hospitals(Guarded):
         self.reports: dict[str, dict[str, Any]] = {}
 
     @override
-    def admit(self) -> None:
+    def register_keys(self) -> None:
         """Register keys; then, before any SuperNode runs, check each site."""
-        super().admit()
+        super().register_keys()
         for client, name in enumerate(SITES):
             out = self.folder / f"check-{client}.json"
             with pytest.MonkeyPatch.context() as patch, out.open("w") as file:

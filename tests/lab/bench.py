@@ -30,9 +30,9 @@ import datasets
 from clients.graphs.batching import ClientData
 from clients.tasks.graph_classifier import GraphClassifierClient
 from clients.training import evaluate, train_epochs
-from fedgraph_flwr.command import command
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.process import in_own_process, resident_bytes
-from fedgraph_flwr.errors import RunFailedError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import TIMES, read_times
 from simulations.flower import run_flower

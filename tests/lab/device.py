@@ -22,9 +22,8 @@ from safetensors.numpy import load_file
 
 from datasets import label_kind
 from datasets.molecules import SMILES_CSV
-from fedgraph_flwr.command import command
-from fedgraph_flwr.core.process import in_own_process, resident_bytes
-from fedgraph_flwr.device import choose_device
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.process import choose_device, in_own_process, resident_bytes
 from fedgraph_flwr.registry import METHODS, on_data
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import load_summary, read_times

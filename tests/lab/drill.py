@@ -247,7 +247,7 @@ def _attempt(config, nodes, secrets, folder, change, failures) -> None:
     import numpy as np  # here: the drill itself needs neither
     import torch
 
-    from fedgraph_flwr.errors import FedGraphError
+    from fedgraph_flwr.core.errors import FedGraphError
     from simulations.inline import run_inline
 
     for unseed in (random.seed, np.random.seed, torch.seed):

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fedgraph_flwr.errors import RunFailedError
-from fedgraph_flwr.rules import Value
+from fedgraph_flwr.core.errors import RunFailedError
+from fedgraph_flwr.core.rules import Value
 from simulations import flower
 from simulations.bundled import bundled_files
 
@@ -178,7 +178,7 @@ class Federation:
         command = ["flower-supernode", "--insecure", "--superlink", self.address]
         return [*command, "--port", str(port), "--node-config", node_config]
 
-    def admit(self) -> None:
+    def register_keys(self) -> None:
         """Make sites known to a new SuperLink; nothing to do without keys."""
 
     def __enter__(self) -> Federation:
@@ -224,7 +224,7 @@ class Federation:
             if name == "superlink":
                 self._await_port(self._running[name])
                 if is_first:
-                    self.admit()
+                    self.register_keys()
 
     def _await_port(self, superlink: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _START_S

@@ -27,9 +27,9 @@ from small import RUNS, small_run, write_molecules
 
 import datasets
 from datasets import synthetic
-from fedgraph_flwr import errors
-from fedgraph_flwr.errors import FedGraphError
-from fedgraph_flwr.peers.topology import read_edges
+from fedgraph_flwr.core import errors
+from fedgraph_flwr.core.errors import FedGraphError
+from fedgraph_flwr.core.network import read_edges
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations.inline import InlineGrid, run_inline
 from simulations.presets.read import list_presets, load_preset

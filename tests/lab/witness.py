@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clients.privacy import noisy_views, site
-from clients.privacy.ledger import Ledger
-from clients.privacy.lifetime import FOLDER as LIFETIME
-from fedgraph_flwr import introduction
+from clients.privacy.accounts import FOLDER as LIFETIME
+from clients.privacy.accounts import Ledger
+from fedgraph_flwr.node import introduce
 
 _EPS = 1e-9
 _SLACK = 1e-6  # of a sum of charges
@@ -104,4 +104,4 @@ def draw_from(secrets: Mapping[str, str]) -> None:
         return original(folder)
 
     original = noisy_views.site_secret
-    site.site_secret = introduction.site_secret = given  # each has its own name for it
+    site.site_secret = introduce.site_secret = given  # each has its own name for it

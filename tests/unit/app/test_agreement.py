@@ -9,7 +9,7 @@ import pytest
 from toys import make_partition, run_settings
 
 from datasets import load_partition
-from datasets.tu import load_tu
+from datasets.public.tu import load_tu
 from fedgraph_flwr.agreement import (
     check_same_data,
     class_names,
@@ -17,10 +17,10 @@ from fedgraph_flwr.agreement import (
     describe_left_out,
     tell_data,
 )
-from fedgraph_flwr.errors import ConfigError, RunFailedError
+from fedgraph_flwr.core.errors import ConfigError, RunFailedError
 from fedgraph_flwr.results.reader import load_summary
 from simulations.inline import run_inline
-from strategies.report import ClientInfo
+from strategies.round_report import ClientInfo
 
 SMALL = {
     "method": "fedavg",
@@ -205,7 +205,7 @@ def info(client, *, raw="", **told):
         group=-1,
         split_hash="",
         raw_sha256=raw,
-        told=told,
+        introduced=told,
     )
 
 

@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedgraph_flwr import audit_log
-from fedgraph_flwr.audit_log import START, AuditLog, check_log, digests
-from fedgraph_flwr.entries import Entry
-from fedgraph_flwr.errors import StorageError
+from fedgraph_flwr.core import audit_log
+from fedgraph_flwr.core.audit_log import START, AuditLog, Entry, check_log, digests
+from fedgraph_flwr.core.errors import StorageError
 
 
 def sha256(line: bytes) -> str:
@@ -194,7 +193,7 @@ def test_kills_at_random_moments(tmp_path):
     path = tmp_path / "audit.jsonl"
     code = (
         "import sys; from pathlib import Path\n"
-        "from fedgraph_flwr.audit_log import AuditLog\n"
+        "from fedgraph_flwr.core.audit_log import AuditLog\n"
         "log = AuditLog(Path(sys.argv[1]))\n"
         "print(1, flush=True)\n"
         "while True: log.add([{'event': 'x', 'note': 'n' * 900}] * 50)\n"

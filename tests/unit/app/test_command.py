@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fedgraph_flwr.command import STOPPED, UNABLE, command
-from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.wording import BY_HAND
+from fedgraph_flwr.core.command import STOPPED, UNABLE, command
+from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.words import BY_HAND
 
 ROOT = Path(__file__).parents[3]
 # What other processes start, without this package or without a user who reads.
@@ -50,7 +50,7 @@ def test_what_is_no_refusal_is_not_hidden():
 
 HELD = """
 import os, signal, sys, tempfile
-from fedgraph_flwr.command import command
+from fedgraph_flwr.core.command import command
 
 signal.signal(signal.SIGINT, {on_ctrl_c})
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup pytest` has it ignored
@@ -96,7 +96,7 @@ def test_a_command_that_is_stopped_says_so_and_tidies_up(tmp_path, sign, on_ctrl
 
 NOHUP = """
 import os, signal, sys
-from fedgraph_flwr.command import command
+from fedgraph_flwr.core.command import command
 
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
@@ -116,7 +116,7 @@ def test_a_command_under_nohup_outlives_its_terminal():
 
 TWICE = """
 import signal, sys, tempfile
-from fedgraph_flwr.command import command
+from fedgraph_flwr.core.command import command
 
 @command
 def main():
@@ -146,10 +146,10 @@ def test_the_second_sigterm_of_timeout_does_not_end_the_tidying_up(tmp_path):
 
 IN_ANOTHER = """
 import os, signal, sys, tempfile, time
-from fedgraph_flwr.command import command, heeding_signals
+from fedgraph_flwr.core.command import command, handled_signals
 from fedgraph_flwr.core.process import in_own_process
 
-@heeding_signals()
+@handled_signals()
 def hold(parent):
     with tempfile.TemporaryDirectory(prefix="held-"):
         os.kill(parent, signal.SIGTERM)
@@ -192,7 +192,7 @@ def test_what_a_command_does_in_another_process_is_stopped_with_it(tmp_path):
 def test_a_name_that_the_terminal_cannot_show_ends_no_command(encoding, shown):
     """`report` had written its page, and ended with a traceback for its path."""
     code = (
-        "from fedgraph_flwr.command import command\n"
+        "from fedgraph_flwr.core.command import command\n"
         "@command\ndef main():\n    print('r\\udcffe \\xb1')\n    return 0\n"
         "raise SystemExit(main())"
     )
@@ -209,8 +209,8 @@ SPEAKS = """
 import os, sys
 from contextlib import suppress
 from rich.console import Console
-from fedgraph_flwr.command import command
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.results.reader import blaming
 
 @command
@@ -261,7 +261,7 @@ def test_a_command_that_nobody_hears_ends_as_it_would(
 
 
 BEFORE = """
-from fedgraph_flwr.command import command
+from fedgraph_flwr.core.command import command
 
 print("before")
 
@@ -313,7 +313,7 @@ def test_every_command_says_errors_so():
             if isinstance(node, ast.FunctionDef) and node.name == "main":
                 said = [ast.unparse(d) for d in node.decorator_list]
                 plain |= {file.name} if said != ["command"] else set()
-    assert len(commands) > 25
+    assert len(commands) > 15
     assert plain <= STARTED
 
 

@@ -8,14 +8,13 @@ import tomllib
 
 import pytest
 
-from fedgraph_flwr import retired
-from fedgraph_flwr.device import choose_device
-from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.files import project_root
+from fedgraph_flwr.core import words as retired
+from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.files import project_root
+from fedgraph_flwr.core.process import choose_device
+from fedgraph_flwr.core.rules import Rule, read_toml
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve, tables
-from fedgraph_flwr.rules import Rule
-from fedgraph_flwr.toml_files import read_toml
 
 FIELDS = {k: f for table in tables() for k, f in table.config_fields().items()}
 BAD = [(k, bad) for k, f in FIELDS.items() for bad in f.metadata["rule"].bad_values()]

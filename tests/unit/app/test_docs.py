@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 
-from fedgraph_flwr.node_config import KEYS
+from fedgraph_flwr.node.node_config import KEYS
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve, tables
 from simulations import settings

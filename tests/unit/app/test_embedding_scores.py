@@ -20,8 +20,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from fedgraph_flwr import embedding_scores
-from fedgraph_flwr.embedding_scores import (
+from fedgraph_flwr.core import embedding_scores
+from fedgraph_flwr.core.embedding_scores import (
     METRICS,
     TRANSFORMS,
     all_scores,
@@ -30,7 +30,7 @@ from fedgraph_flwr.embedding_scores import (
     probe_scores,
     transform,
 )
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.core.errors import DataError
 
 
 def blobs(sizes, *, spread=0.05, dim=8, seed=0):
@@ -376,7 +376,7 @@ def test_constant_columns_do_not_disturb_probes():
 
 def test_scikit_learn_is_imported_only_to_score():
     code = (
-        "import sys, fedgraph_flwr.embedding_scores;"
+        "import sys, fedgraph_flwr.core.embedding_scores;"
         "sys.exit(any(m.split('.')[0] in {'sklearn', 'scipy', 'torch'}"
         " for m in sys.modules))"
     )

@@ -13,8 +13,6 @@ import toys
 from matplotlib.figure import Figure
 from safetensors.numpy import save_file
 
-from fedgraph_flwr.figures import gain, losses, relations, style
-from fedgraph_flwr.figures import run as of_run
 from fedgraph_flwr.results.reader import (
     MATRICES,
     present_clusters,
@@ -22,6 +20,8 @@ from fedgraph_flwr.results.reader import (
     read_series,
     split_rounds,
 )
+from fedgraph_flwr.view import curves, gain, matrices, style
+from fedgraph_flwr.view import curves as of_run
 
 HEADER = "round,client,split,point,metric,value,num_examples\n"
 
@@ -189,7 +189,7 @@ def test_gain_is_paired_by_seed(
     monkeypatch.setattr(gain, "save", lambda _, path: path)
     gain.draw_gain({"gcfl+": runs}, local, tmp_path / "gain.png")
     panels, dataset, rule, metric, unit = kept[0]
-    assert (unit.name, unit.told(10.04)) == ("points", "+10.0")
+    assert (unit.name, unit.as_text(10.04)) == ("points", "+10.0")
     assert (dataset, rule, metric) == ("synthetic", "final", "accuracy")
     # seed 3 has no partner
     assert [g[0] for g in panels["gcfl+"]] == [pytest.approx(10), pytest.approx(-20)]
@@ -209,7 +209,7 @@ def test_of_errors_less_is_drawn_as_a_gain(
     gain.draw_gain({"gcfl+": runs[:1]}, runs[1:], tmp_path / "gain.png")
     panels, _, _, _, unit = kept[0]
     assert panels["gcfl+"][0][0] == pytest.approx(0.03)
-    assert (unit.name, unit.told(0.03), unit.told(0.0)) == ("mae", "+0.03", "+0")
+    assert (unit.name, unit.as_text(0.03), unit.as_text(0.0)) == ("mae", "+0.03", "+0")
 
 
 def test_gain_is_drawn_or_left_out(tmp_path: Path) -> None:
@@ -233,8 +233,8 @@ def test_losses_are_means_over_seeds_then_over_clients(
     (one_round / "rounds.csv").write_text(text)
     kept: list[Figure] = []
     with monkeypatch.context() as patch:
-        patch.setattr(losses, "save", lambda figure, path: kept.append(figure) or path)
-        losses.draw_losses({"gcfl+": runs, "short": [one_round]}, tmp_path / "a.png")
+        patch.setattr(curves, "save", lambda figure, path: kept.append(figure) or path)
+        curves.draw_losses({"gcfl+": runs, "short": [one_round]}, tmp_path / "a.png")
     axes = kept[0].axes[0]
     (line,) = axes.get_lines()
     # clients have 2, 3, 4, 5 in round 1 without shift, 0, 1, 2, 3 with it
@@ -245,14 +245,14 @@ def test_losses_are_means_over_seeds_then_over_clients(
     assert "4 clients" in axes.texts[0].get_text()
     assert "seeds 0, 2" in axes.texts[0].get_text()
     out = tmp_path / "losses.png"
-    assert losses.draw_losses({"short": [one_round]}, out) is None
-    assert losses.draw_losses({"gcfl+": runs}, out) == out
+    assert curves.draw_losses({"short": [one_round]}, out) is None
+    assert curves.draw_losses({"gcfl+": runs}, out) == out
     toys.assert_drawn(out)
 
 
 def test_matplotlib_is_imported_only_to_draw() -> None:
     code = (
-        "import sys, fedgraph_flwr.figures;"
+        "import sys, fedgraph_flwr.view.drawers;"
         "sys.exit(any(m.startswith('matplotlib') for m in sys.modules))"
     )
     root = Path(__file__).parents[3]
@@ -266,7 +266,7 @@ def test_relations_of_a_run_that_failed_say_so(tmp_path, monkeypatch):
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     titles = []
     monkeypatch.setattr(
-        relations, "save", lambda figure, _: titles.append(figure.get_suptitle())
+        matrices, "save", lambda figure, _: titles.append(figure.get_suptitle())
     )
-    relations.draw_relations(tmp_path)
+    matrices.draw_relations(tmp_path)
     assert titles == ["relatedness R: fedgkd on toy, seed 7 (FAILED)"]

@@ -12,9 +12,9 @@ import pytest
 import toys
 from sklearn.decomposition import PCA
 
-from fedgraph_flwr.figures import embedding
-from fedgraph_flwr.figures.embedding import draw_embeddings
-from fedgraph_flwr.figures.style import PALETTE
+from fedgraph_flwr.view import embedding
+from fedgraph_flwr.view.embedding import draw_embeddings
+from fedgraph_flwr.view.style import PALETTE
 
 pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
 
@@ -266,7 +266,7 @@ def test_colours_are_visible_in_the_file(run):
 
 def test_libraries_are_imported_only_to_draw():
     code = (
-        "import sys, fedgraph_flwr.figures.embedding;"
+        "import sys, fedgraph_flwr.view.embedding;"
         "sys.exit(any(m.split('.')[0] in {'matplotlib', 'sklearn', 'torch'}"
         " for m in sys.modules))"
     )

@@ -12,8 +12,8 @@ import toys
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedgraph_flwr import files
-from fedgraph_flwr.files import (
+from fedgraph_flwr.core import files
+from fedgraph_flwr.core.files import (
     inert,
     is_there,
     make_private,

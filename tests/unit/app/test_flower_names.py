@@ -1,4 +1,4 @@
-"""Private names of Flower stand in ``core/flower.py``, and Flower has them."""
+"""Private names of Flower stand in ``core/flower_names.py``, and Flower has them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strate
 # Everywhere: Flower's log. In clients/classic.py: its older signatures.
 FREE = {"flwr.common.logger.log", "flwr.client.NumPyClient"}
 LOGGERS = {"flwr", "flwr.fedgraph"}
-HOME = "fedgraph_flwr/core/flower.py"
+HOME = "fedgraph_flwr/core/flower_names.py"
 NAMES = {
     "flwr.proto.fleet_pb2.ActivateNodeRequest",
     "flwr.proto.fleet_pb2.DeactivateNodeRequest",

@@ -48,7 +48,7 @@ def test_an_entry_point_imports_no_torch_and_no_heavy_library(name):
 def test_a_message_that_is_handed_over_imports_next_to_nothing_of_ours():
     found = imported("import fedgraph_flwr.client_entry")
 
-    assert "fedgraph_flwr.resident" in found
+    assert "fedgraph_flwr.node.resident" in found
     assert not found & {"datasets", "strategies", "fedgraph_flwr.resolve"}
 
 

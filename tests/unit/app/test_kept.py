@@ -9,8 +9,8 @@ import torch
 import toys
 
 from clients.graphs.csr import csr
-from fedgraph_flwr import loaded
-from fedgraph_flwr.kept import Kept, memory_share, num_bytes
+from fedgraph_flwr.core.process import Kept, memory_share, num_bytes
+from fedgraph_flwr.node import serve
 from simulations import inline
 
 
@@ -115,19 +115,19 @@ def test_what_a_process_of_many_clients_has_loaded_is_left_out(
         collect=lambda: seen.append("collect"),
         freeze=lambda: seen.append("freeze"),
     )
-    monkeypatch.setattr(loaded, "gc", fake)
+    monkeypatch.setattr(serve, "gc", fake)
 
-    loaded.settle(range(clients))
+    serve.settle(range(clients))
 
     assert seen == ["collect", "freeze"] * freezes
 
 
 def test_a_run_keeps_data_of_its_clients_and_forgets_them(tmp_path, toy_data):
     seen = []
-    clear = loaded.clear_kept
+    clear = serve.clear_kept
 
     def cleared():
-        seen.append(len(loaded.kept_data))
+        seen.append(len(serve.kept_data))
         clear()
 
     toy_data.setattr(inline, "clear_kept", cleared)
@@ -136,4 +136,4 @@ def test_a_run_keeps_data_of_its_clients_and_forgets_them(tmp_path, toy_data):
 
     count = toys.resolved().settings.num_clients
     assert seen == [count]
-    assert not len(loaded.kept_data)
+    assert not len(serve.kept_data)

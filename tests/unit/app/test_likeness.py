@@ -7,15 +7,10 @@ import numpy as np
 import pytest
 import toys
 
-from fedgraph_flwr.data import GraphPartition, GraphSet
-from fedgraph_flwr.figures.likeness import draw_statistics
-from fedgraph_flwr.files import write_csv
-from fedgraph_flwr.likeness import Statistics, measure
-from fedgraph_flwr.results.likeness import (
-    STATISTICS,
-    statistics_rows,
-    statistics_table,
-)
+from fedgraph_flwr.core.data import GraphPartition, GraphSet, Statistics, measure
+from fedgraph_flwr.core.files import write_csv
+from fedgraph_flwr.results.printed import STATISTICS, statistics_rows, statistics_table
+from fedgraph_flwr.view.curves import draw_statistics
 
 
 def path_and_node(y, node_ptr):
@@ -110,7 +105,7 @@ def test_table_and_figure(tmp_path):
         2: measure(one_graph([1, 1, 1, 0]), is_binary=False),
     }
     clients = {
-        c: toys.info(c, told={"statistics": s.to_json()}) for c, s in told.items()
+        c: toys.info(c, introduced={"statistics": s.to_json()}) for c, s in told.items()
     }
     rows = statistics_rows({**clients, 1: toys.info(1)})
     write_csv(tmp_path / STATISTICS, rows)
@@ -140,6 +135,6 @@ def test_table_and_figure(tmp_path):
 def test_whatever_one_client_tells_can_be_drawn(tmp_path, change, is_drawn):
     good = measure(two_graphs([0, 1]), is_binary=False).to_json()
     text = json.dumps({**json.loads(good), **change})
-    told = toys.info(0, told={"statistics": text})
+    told = toys.info(0, introduced={"statistics": text})
     write_csv(tmp_path / STATISTICS, statistics_rows({0: told, 1: toys.info(1)}))
     assert bool(draw_statistics(tmp_path)) == is_drawn

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.lives import Lives
+from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.wire import Lives
 
 
 def test_a_run_that_was_never_resumed_did_all_rounds():

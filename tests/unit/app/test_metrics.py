@@ -9,9 +9,9 @@ from fnmatch import fnmatch
 import pytest
 from deployment_files import EXAMPLES
 
-from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.results import folder as folder_module
-from fedgraph_flwr.results.metrics import METRICS
+from fedgraph_flwr.results.summary import METRICS
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from oracles import spreadgnn as oracle
 
-from fedgraph_flwr.errors import ConfigError, WireError
-from fedgraph_flwr.peers.mixing import (
+from fedgraph_flwr.core.errors import ConfigError, WireError
+from fedgraph_flwr.core.mixing import (
     MOST_ENTRY,
     Peer,
     check_layout,
@@ -20,7 +20,7 @@ from fedgraph_flwr.peers.mixing import (
     mixing_row,
     spectral_gap,
 )
-from fedgraph_flwr.peers.topology import build_topology
+from fedgraph_flwr.core.network import build_topology
 
 TOPOLOGIES = {
     "complete": build_topology("complete", 8),

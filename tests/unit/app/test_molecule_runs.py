@@ -7,15 +7,16 @@ import pytest
 from torch import nn
 
 from clients.tasks.graph_classifier import GraphClassifierClient
-from fedgraph_flwr import loaded, server_app
-from fedgraph_flwr.config import Settings
-from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr import server_app
+from fedgraph_flwr.core.config import Settings
+from fedgraph_flwr.core.errors import ConfigError, FedGraphError
+from fedgraph_flwr.core.tasks import GRAPH_CLASSIFICATION
+from fedgraph_flwr.core.wire import Parcel
+from fedgraph_flwr.node import serve
 from fedgraph_flwr.registry import METHODS, Method
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results import provenance
 from fedgraph_flwr.results.reader import load_summary
-from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
-from fedgraph_flwr.wire import Parcel
 from simulations.inline import run_inline
 from strategies.fedavg import FedAvg
 
@@ -55,7 +56,7 @@ def start(tmp_path, monkeypatch, task_identity):
     monkeypatch.setattr(provenance, "git_commit", lambda: "unknown")
 
     def run(name, node_configs=None, **overrides):
-        loaded.kept_data.clear()
+        serve.kept_data.clear()
         config = {
             "method": "toy",
             "dataset": "smiles-csv",
@@ -73,7 +74,7 @@ def start(tmp_path, monkeypatch, task_identity):
         return load_summary(path)
 
     yield run
-    loaded.kept_data.clear()
+    serve.kept_data.clear()
 
 
 def write(path, *, seed, columns="toxic,active"):

@@ -2,8 +2,9 @@
 
 import pytest
 
-from fedgraph_flwr import node_config, retired
-from fedgraph_flwr.errors import ConfigError, RunFailedError
+from fedgraph_flwr.core import words as retired
+from fedgraph_flwr.core.errors import ConfigError, RunFailedError
+from fedgraph_flwr.node import node_config
 from simulations.inline import run_inline
 
 MISSPELT = (

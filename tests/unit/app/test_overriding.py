@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.core.errors import RunFailedError
 
 
 def overriding(base, body):

@@ -17,12 +17,12 @@ from flwr.app import Context, Message, RecordDict
 
 from datasets import load_partition
 from examples import trimmed
-from fedgraph_flwr import plugins
 from fedgraph_flwr.client_app import app
-from fedgraph_flwr.config import Settings
-from fedgraph_flwr.errors import ConfigError, RunFailedError
+from fedgraph_flwr.core import plugins
+from fedgraph_flwr.core.config import Settings
+from fedgraph_flwr.core.errors import ConfigError, RunFailedError
+from fedgraph_flwr.core.wire import Parcel, pack, select, unpack
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.wire import Parcel, pack, select, unpack
 from strategies.fedavg import FedAvg
 
 METHOD = toys.PLUGIN
@@ -287,7 +287,7 @@ def test_a_site_imports_no_module_of_its_own_unless_its_operator_allows_it(
     lab, outside
 ):
     """The server is trusted to import; in this process the module's trace tells."""
-    from fedgraph_flwr.node_config import check_plugins
+    from fedgraph_flwr.node.node_config import check_plugins
 
     run_config = config("outside_fgx:METHOD")
     for node in ({"clients": "0"}, {"clients": "0", "plugins": "json, outside"}):
@@ -331,11 +331,11 @@ def test_a_run_at_sites_is_refused_by_name_and_goes_on_if_allowed(lab, outside):
 
 
 def test_ends_with_different_sources_are_refused(lab, monkeypatch):
-    from fedgraph_flwr import introduction
+    from fedgraph_flwr.node import introduce
 
-    tell = introduction.tell_plugins
+    tell = introduce.tell_plugins
     monkeypatch.setattr(
-        introduction, "tell_plugins", lambda p: dict.fromkeys(tell(p), "0" * 64)
+        introduce, "tell_plugins", lambda p: dict.fromkeys(tell(p), "0" * 64)
     )
     words = r"source of the plug-in \(method-sha256\) is \w{12} at the server and 0{12}"
     with pytest.raises(ConfigError, match=words):
@@ -497,7 +497,7 @@ def test_faulty_parameters_are_refused_by_name(given, words):
 def test_parameters_of_a_method_without_any_are_refused_or_told():
     one = {"plugin.params": "mu = 1"}
     refused("has no parameters of its own", "examples.placebo:METHOD", **one)
-    (told,) = resolve(config("fedavg", **one)).doubts
+    (told,) = resolve(config("fedavg", **one)).warnings
     assert told.startswith("plugin.params is set to 'mu = 1', but method 'fedavg'")
 
 

@@ -10,8 +10,8 @@ import torch
 import toys
 
 from clients.base import start_of
-from fedgraph_flwr.errors import DataError, PolicyError, RunFailedError
-from fedgraph_flwr.policy import OPEN, Policy, _model_bytes, policy_of
+from fedgraph_flwr.core.errors import DataError, PolicyError, RunFailedError
+from fedgraph_flwr.node.policy import OPEN, Policy, _model_bytes, policy_of
 from fedgraph_flwr.resolve import defaults
 
 SITE = {"clients": "0,1,2", "state-dir": "/s"}
@@ -159,7 +159,7 @@ def test_the_file_is_read_before_the_run_config(run, tmp_path, monkeypatch):
     """A file that goes while a run is on stops the site in its next message."""
     node = {**written(tmp_path, "scores = true"), "state-dir": str(tmp_path)}
     monkeypatch.setattr(
-        "fedgraph_flwr.policy.resolve",
+        "fedgraph_flwr.node.policy.resolve",
         lambda config: [
             Path(node["policy"]).unlink(missing_ok=True),
             toys.resolve(config),

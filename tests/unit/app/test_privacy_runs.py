@@ -18,13 +18,13 @@ from clients.fgcl import FGCLClient
 from clients.privacy import laplace
 from clients.privacy.gaussian import epsilon_of
 from clients.privacy.site import rounded_graphs
-from fedgraph_flwr.data import hash_federation, hash_split
-from fedgraph_flwr.errors import RunFailedError
-from fedgraph_flwr.privacy import describe
-from fedgraph_flwr.results.table import summary_table
-from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
-from fedgraph_flwr.wire import pack, unpack
-from fedgraph_flwr.wording import at_most
+from fedgraph_flwr.core.data import hash_federation, hash_split
+from fedgraph_flwr.core.errors import RunFailedError
+from fedgraph_flwr.core.privacy_settings import describe
+from fedgraph_flwr.core.tasks import GRAPH_CLASSIFICATION
+from fedgraph_flwr.core.wire import pack, unpack
+from fedgraph_flwr.core.words import at_most
+from fedgraph_flwr.results.printed import summary_table
 from simulations.inline import InlineGrid
 from strategies.base import AbstractGraphStrategy
 

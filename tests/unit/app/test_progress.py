@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedgraph_flwr.progress import Clock
+from fedgraph_flwr.results.progress import Clock
 
 
 def test_no_time_is_told_until_a_second_round_shows_the_pace():

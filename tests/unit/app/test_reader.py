@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.results import checkpoints
 from fedgraph_flwr.results.checkpoints import GrowingFiles
 from fedgraph_flwr.results.reader import RoundTimes, read_rows, read_series, read_times

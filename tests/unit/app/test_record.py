@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from fedgraph_flwr.core.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.results.record import RunRecord
-from fedgraph_flwr.tasks import GRAPH_CLASSIFICATION
-from strategies.report import RoundReport
+from strategies.round_report import RoundReport
 
 ONE, TWO = [[0, 1, 2]], [[0, 2], [1]]
 

@@ -25,11 +25,13 @@ from small import small_run
 
 import datasets
 from datasets import partition
-from fedgraph_flwr import loaded, resident, resident_worker
-from fedgraph_flwr.audit_log import CODE
+from fedgraph_flwr import resident_worker
 from fedgraph_flwr.client_entry import app
-from fedgraph_flwr.errors import RunFailedError, StorageError
-from fedgraph_flwr.resident import (
+from fedgraph_flwr.core.audit_log import CODE
+from fedgraph_flwr.core.errors import RunFailedError, StorageError
+from fedgraph_flwr.core.wire import pack, unpack
+from fedgraph_flwr.node import resident, serve
+from fedgraph_flwr.node.resident import (
     Record,
     end,
     identity,
@@ -39,7 +41,6 @@ from fedgraph_flwr.resident import (
 )
 from fedgraph_flwr.resolve import defaults
 from fedgraph_flwr.results.reader import load_summary
-from fedgraph_flwr.wire import pack, unpack
 from simulations.inline import run_inline
 
 HERE = identity(os.getppid())
@@ -50,9 +51,9 @@ pytestmark = pytest.mark.usefixtures("task_identity")
 def same_data(monkeypatch):
     """Load in this process what a worker loads, whatever other tests have left."""
     monkeypatch.setattr(datasets, "load_partition", partition.load_partition)
-    loaded.kept_data.clear()
+    serve.kept_data.clear()
     yield
-    loaded.kept_data.clear()
+    serve.kept_data.clear()
 
 
 @pytest.fixture

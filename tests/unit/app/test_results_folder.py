@@ -13,20 +13,21 @@ import numpy as np
 import pytest
 import toys
 
-from fedgraph_flwr import server_app, server_log
-from fedgraph_flwr.audit_log import AuditLog
-from fedgraph_flwr.errors import (
+from fedgraph_flwr import server_app
+from fedgraph_flwr.core.audit_log import AuditLog
+from fedgraph_flwr.core.errors import (
     ConfigError,
     FedGraphError,
     RunFailedError,
     StorageError,
 )
+from fedgraph_flwr.results import progress
 from fedgraph_flwr.results.folder import RunFolder, results_root
+from fedgraph_flwr.results.pooled import TaskRelations
+from fedgraph_flwr.results.printed import summary_table
 from fedgraph_flwr.results.provenance import hash_weights, split_hash
 from fedgraph_flwr.results.reader import load_summary, read_times
-from fedgraph_flwr.results.table import summary_table
-from fedgraph_flwr.results.task_relations import TaskRelations
-from strategies.report import ClientInfo
+from strategies.round_report import ClientInfo
 
 FULL = StorageError("cannot write a.png: No space left on device")
 
@@ -261,7 +262,7 @@ def full_at_the_end(monkeypatch):
 
     def add(self, records):
         found = list(records)
-        if found[-1]["event"] == server_log.ENDED:
+        if found[-1]["event"] == progress.ENDED:
             raise FULL
         return usual(self, found)
 

@@ -11,13 +11,13 @@ from flwr.app import Context, Message, RecordDict
 import datasets
 from clients.store import default_state_dir
 from fedgraph_flwr.client_app import app
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.errors import DataError, FedGraphError
-from fedgraph_flwr.gate import for_others
-from fedgraph_flwr.node_config import own_folders
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.errors import DataError, FedGraphError
+from fedgraph_flwr.core.wire import LAST_ROUND, Parcel, pack, unpack
+from fedgraph_flwr.node.gate import for_others
+from fedgraph_flwr.node.node_config import own_folders
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.folder import results_root
-from fedgraph_flwr.wire import LAST_ROUND, Parcel, pack, unpack
 from simulations.inline import run_inline
 
 SECRETS = ("root:x:0", "Mary", "positive HIV", "patient", "thesis", "ward-7")

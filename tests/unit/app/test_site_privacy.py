@@ -17,13 +17,13 @@ from clients import fedsage_plus
 from clients.base import GraphClient, start_of
 from clients.fedsage_plus_generator import choose_neighbours
 from clients.tasks.graph_classifier import GraphClassifierClient
-from fedgraph_flwr import gate, loaded
 from fedgraph_flwr.client_app import app
-from fedgraph_flwr.errors import PolicyError, RunFailedError
+from fedgraph_flwr.core.errors import PolicyError, RunFailedError
+from fedgraph_flwr.core.wire import LAST_ROUND, Parcel, pack, unpack, with_prefix
+from fedgraph_flwr.core.words import at_most
 from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.node import gate, serve
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.wire import LAST_ROUND, Parcel, pack, unpack, with_prefix
-from fedgraph_flwr.wording import at_most
 
 pytestmark = pytest.mark.usefixtures("task_identity", "own_data")
 STRICT = {
@@ -41,9 +41,9 @@ SITE = (sys.executable, "-m", "fedgraph_flwr.site")
 def own_data(toy_data, monkeypatch):
     """Give the site data of its own, which a test may change."""
     monkeypatch.setattr(datasets, "is_cut", lambda _: False)
-    loaded.clear_kept()
+    serve.clear_kept()
     yield
-    loaded.clear_kept()
+    serve.clear_kept()
 
 
 class Asker:
@@ -115,7 +115,7 @@ def label(monkeypatch, *zeros):
         return toys.renewed(own, graphs=toys.replace(own.graphs, y=y))
 
     monkeypatch.setattr(datasets, "load_partition", labelled)
-    loaded.clear_kept()
+    serve.clear_kept()
 
 
 @pytest.mark.parametrize("zeros", [[], [3]])
@@ -388,7 +388,7 @@ def edit_a_bond(monkeypatch):
         return toys.renewed(own, graphs=new)
 
     monkeypatch.setattr(datasets, "load_partition", edited)
-    loaded.clear_kept()
+    serve.clear_kept()
 
 
 def test_a_round_is_not_asked_again_of_data_that_have_changed(tmp_path, monkeypatch):
@@ -396,7 +396,7 @@ def test_a_round_is_not_asked_again_of_data_that_have_changed(tmp_path, monkeypa
     asker.call()
     assert asker.train().error == ""
     assert asker.train(2, **{"last-round": 1}).error == ""
-    loaded.clear_kept()
+    serve.clear_kept()
     assert asker.train().error == ""  # the same data
     ledger = tmp_path / "e" / "client-0" / "privacy-ledger.json"
     spent = ledger.read_text()
@@ -464,7 +464,7 @@ def test_kept_noisy_graphs_without_their_ledger_are_refused(tmp_path, caplog, is
     assert asker.train().error == ""
     (tmp_path / "e" / "client-0" / "privacy-ledger.json").unlink()
     if is_new:
-        loaded.clear_kept()
+        serve.clear_kept()
     for _ in range(2):
         assert asker.train().error.startswith("DataError")
     assert caplog.text.count("views of this client are not in the ledger") == 2

@@ -8,9 +8,9 @@ import pytest
 from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 
 from clients.base import GraphClient
-from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.core.errors import RunFailedError
+from fedgraph_flwr.core.process import STOPPED, check_stop, delayed_stop
 from fedgraph_flwr.results.reader import load_summary
-from fedgraph_flwr.stopping import STOPPED, check_stop, heeding_stops
 
 
 def only_summary(folder):
@@ -49,7 +49,7 @@ def test_in_a_simulation_flower_waits_for_the_summary(run, in_round_two, tmp_pat
 
     def serve():
         try:
-            with heeding_stops():
+            with delayed_stop():
                 run("fedavg", **{"results-dir": str(tmp_path / "results")})
         except RunFailedError as error:
             raised.append(str(error))
@@ -73,7 +73,7 @@ def test_in_a_deployment_the_signal_itself_ends_the_run(run, in_round_two, tmp_p
         raise SystemExit(0)  # as Flower's handler of the signal does
 
     in_round_two(leave)
-    with heeding_stops(), pytest.raises(SystemExit):
+    with delayed_stop(), pytest.raises(SystemExit):
         run("fedavg", **{"results-dir": str(tmp_path / "results")})
     summary = only_summary(tmp_path)
     assert (summary["status"], summary["rounds"]) == ("failed", 1)
@@ -90,9 +90,9 @@ def test_in_a_deployment_the_summary_is_there_before_flower_goes_on(
         told.append(only_summary(tmp_path)["status"])
         raise SystemExit(0)
 
-    monkeypatch.setattr("fedgraph_flwr.core.flower.exit_process", go_on)
+    monkeypatch.setattr("fedgraph_flwr.core.flower_names.exit_process", go_on)
     in_round_two(lambda: trigger_exit_handlers(run_before_force_exit=True))
-    with pytest.raises(SystemExit), heeding_stops():
+    with pytest.raises(SystemExit), delayed_stop():
         run("fedavg", **{"results-dir": str(tmp_path / "results")})
     assert told == ["failed"]
     assert STOPPED in only_summary(tmp_path)["error"]

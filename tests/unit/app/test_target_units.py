@@ -16,17 +16,16 @@ from matrix import mostly_slow
 
 from datasets import load_partition
 from datasets.molecules import warn_once
-from datasets.schema import write_schema
-from datasets.schema_infer import infer_schema
-from fedgraph_flwr import loaded
-from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.likeness import TELLS, Statistics
+from datasets.own.infer import infer_schema
+from datasets.tabular.schema_file import write_schema
+from fedgraph_flwr.core.data import TELLS, Statistics
+from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.node import serve
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.results.likeness import unlike_targets
-from fedgraph_flwr.results.table import summary_table
-from fedgraph_flwr.site.gain import compare
+from fedgraph_flwr.results.printed import summary_table, unlike_targets
+from fedgraph_flwr.site.baseline import compare
 from fedgraph_flwr.trained import load_model
-from fedgraph_flwr.trained.predictions import Predictions
+from fedgraph_flwr.trained.model import Predictions
 from simulations.inline import run_inline
 
 CHAINS = [
@@ -38,9 +37,9 @@ UNITS = 1024.0, 2048.0  # powers of two: scaling by them is exact
 @pytest.fixture(autouse=True)
 def _quiet():
     warn_once.cache_clear()
-    loaded.kept_data.clear()
+    serve.kept_data.clear()
     yield
-    loaded.kept_data.clear()
+    serve.kept_data.clear()
 
 
 def write(path, head, rows):
@@ -282,7 +281,7 @@ def test_the_server_compares_what_sites_tell(told, words, is_scaled):
             means = {"counts": [], "target_mean": pair[0], "target_std": pair[1]}
             sizes = {"num_graphs": 0, "num_nodes": 0}
             text = json.dumps({**nothing, **sizes, **means})
-        clients[c] = toys.info(c, tasks=("a",), told={TELLS: text})
+        clients[c] = toys.info(c, tasks=("a",), introduced={TELLS: text})
     found = unlike_targets(clients, is_scaled=is_scaled)
     expected = [w for w in words if not (is_scaled and "over clients" in w)]
     assert len(found) == len(expected)

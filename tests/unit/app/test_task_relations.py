@@ -10,10 +10,9 @@ import pytest
 import toys
 from matplotlib.image import imread
 
-from fedgraph_flwr.figures import tasks
-from fedgraph_flwr.figures.tasks import draw_task_relations
-from fedgraph_flwr.files import write_npz
-from fedgraph_flwr.results.task_relations import (
+from fedgraph_flwr.core.files import write_npz
+from fedgraph_flwr.core.wire import Parcel
+from fedgraph_flwr.results.pooled import (
     SOURCES,
     TaskRelations,
     correlation,
@@ -23,9 +22,10 @@ from fedgraph_flwr.results.task_relations import (
     task_sources,
     write_task_sources,
 )
-from fedgraph_flwr.wire import Parcel
+from fedgraph_flwr.view import matrices as tasks
+from fedgraph_flwr.view.matrices import draw_task_relations
 from simulations import figures
-from strategies.report import ClientInfo
+from strategies.round_report import ClientInfo
 
 NAMES_SENT = ("task-covariance", "task-ids")
 NAMES = ["liver", "heart", "eye", "ear"]

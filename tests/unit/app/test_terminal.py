@@ -10,18 +10,19 @@ import pytest
 
 import datasets
 from clients.base import GraphClient
-from fedgraph_flwr import files, server_app, terminal
-from fedgraph_flwr.errors import DataError, RunFailedError, StorageError
-from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.results.folder import RunFolder
-from fedgraph_flwr.terminal import LastWord, announced, log_failure
-from fedgraph_flwr.wording import (
+from fedgraph_flwr import server_app
+from fedgraph_flwr.core import files, process
+from fedgraph_flwr.core.errors import DataError, RunFailedError, StorageError
+from fedgraph_flwr.core.process import LastWord, announced, log_failure
+from fedgraph_flwr.core.words import (
     client_ranges,
     name_clients,
     shortened,
     tell_reasons,
     visible,
 )
+from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.folder import RunFolder
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_flower_adds_nothing_to_the_last_word():
 
 
 def test_a_wait_is_announced_and_speaks_again(logged, monkeypatch):
-    monkeypatch.setattr(terminal, "BEAT_S", 0.01)
+    monkeypatch.setattr(process, "BEAT_S", 0.01)
     with announced("roll call", lambda: "2 of 3 are there"):
         time.sleep(0.2)
     first, *others = logged.messages
@@ -183,10 +184,12 @@ def test_ctrl_c_says_how_to_go_on_and_a_resume_where_it_begins(
 
 
 def test_keys_of_another_method_are_named(run, logged):
-    unread = resolve({**defaults(), "method": "fedavg", "fedprox.mu": 0.5}).doubts
+    unread = resolve({**defaults(), "method": "fedavg", "fedprox.mu": 0.5}).warnings
     words = "fedprox.mu is set to 0.5, but method 'fedavg' does not read it"
     assert unread == (words,)
-    assert resolve({**defaults(), "method": "fedprox", "fedprox.mu": 0.5}).doubts == ()
+    assert (
+        resolve({**defaults(), "method": "fedprox", "fedprox.mu": 0.5}).warnings == ()
+    )
     run("fedavg", **{"fedprox.mu": 0.5})
     assert logged.messages.count(words) == 1
 
@@ -211,12 +214,12 @@ def test_keys_of_another_method_are_named(run, logged):
 )
 def test_keys_that_mean_nothing_for_the_data_are_named(dataset, read, unread):
     config = {**defaults(), "method": "fedavg", "dataset": dataset, **read}
-    assert resolve(config).doubts == ()
+    assert resolve(config).warnings == ()
     ((key, value),) = unread.items()
     resolved = resolve({**config, **unread})
-    (words,) = resolved.doubts
+    (words,) = resolved.warnings
     assert words.startswith(f"{key} is set to {value!r}, but dataset {dataset!r} with")
-    assert resolve({**defaults(), **resolved.to_config()}).doubts == ()  # written out
+    assert resolve({**defaults(), **resolved.to_config()}).warnings == ()  # written out
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import networkx as nx
 import pytest
 from oracles import spreadgnn as oracle
 
-from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.peers.topology import KINDS, Topology, build_topology, read_edges
+from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.network import KINDS, Topology, build_topology, read_edges
 
 
 def write(tmp_path, text):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedgraph_flwr import trackers
-from fedgraph_flwr.errors import ConfigError, DataError, FedGraphError
+from fedgraph_flwr.core.errors import ConfigError, DataError, FedGraphError
+from fedgraph_flwr.results import trackers
 from simulations import track
 
 NAME = "test/accuracy/post_aggregation/mean"

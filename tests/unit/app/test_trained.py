@@ -20,12 +20,12 @@ from safetensors.numpy import save_file
 import datasets
 from clients.base import GraphClient
 from clients.tasks.graph_classifier import GraphClassifierClient
-from fedgraph_flwr.errors import ConfigError, DataError, FedGraphError
+from fedgraph_flwr.core.errors import ConfigError, DataError, FedGraphError
+from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING
 from fedgraph_flwr.registry import METHODS
-from fedgraph_flwr.results.warm_start import read_start
-from fedgraph_flwr.tasks import GRAPH_EMBEDDING
+from fedgraph_flwr.results.model_files import read_start
 from fedgraph_flwr.trained import load_model
-from fedgraph_flwr.trained.folder import read_about
+from fedgraph_flwr.trained.model_folder import read_about
 
 PREDICTING = sorted(
     n for n, m in METHODS.items() if set(m.clients) != {GRAPH_EMBEDDING}

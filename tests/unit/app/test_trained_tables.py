@@ -10,10 +10,10 @@ import pytest
 import toys
 from matrix import mostly_slow
 
-from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.site.__main__ import main
 from fedgraph_flwr.trained import load_model
-from fedgraph_flwr.trained.folder import read_about
+from fedgraph_flwr.trained.model_folder import read_about
 from simulations.inline import run_inline
 
 HEAD = 'dataset = "{dataset}"\n'

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from clients.binding import FOLDER, bind_run, forget
+from clients.store import FOLDER, bind_run, forget
 from fedgraph_flwr import server_app
-from fedgraph_flwr.errors import ConfigError, WireError
-from fedgraph_flwr.results.warm_start import WarmStart
+from fedgraph_flwr.core.errors import ConfigError, WireError
+from fedgraph_flwr.results.model_files import WarmStart
 
 pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
 

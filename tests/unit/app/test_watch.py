@@ -12,8 +12,10 @@ from toys_spreadgnn import federation, start
 
 import datasets
 from clients.base import GraphClient
-from fedgraph_flwr import asked, audit_log, client_app, watch
-from fedgraph_flwr.errors import DataError, RunFailedError
+from fedgraph_flwr import client_app
+from fedgraph_flwr.core import audit_log
+from fedgraph_flwr.core.errors import DataError, RunFailedError
+from fedgraph_flwr.node import message, serve
 
 
 def lines(folder, event="answered"):
@@ -37,7 +39,7 @@ def new_processes(monkeypatch):
         def add(self, _):
             pass
 
-    monkeypatch.setattr(watch._OncePerRun, "_said", Forgetful())
+    monkeypatch.setattr(message._OncePerRun, "_said", Forgetful())
 
 
 # A run ---------------------------------------------------------------------------
@@ -172,13 +174,13 @@ def test_a_warning_is_said_once_in_a_run(
 
 
 def warn_at_every_message(monkeypatch, name):
-    make = asked._make_client
+    make = serve._make_client
 
     def warning(resolved, client_id, *others, **more):
         log_of(name)("client %d has few graphs", client_id)
         return make(resolved, client_id, *others, **more)
 
-    monkeypatch.setattr(asked, "_make_client", warning)
+    monkeypatch.setattr(serve, "_make_client", warning)
 
 
 def log_of(name):

@@ -7,9 +7,16 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from fedgraph_flwr import wire
-from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.wire import Parcel, pack, record_sizes, select, unpack, with_prefix
+from fedgraph_flwr.core import wire
+from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.wire import (
+    Parcel,
+    pack,
+    record_sizes,
+    select,
+    unpack,
+    with_prefix,
+)
 
 
 @pytest.fixture

@@ -23,10 +23,10 @@ from clients.models.adafgl_nets import (
     smoothed,
 )
 from fedgraph_flwr import client_app
-from fedgraph_flwr.errors import DataError, RunFailedError
+from fedgraph_flwr.core.errors import DataError, RunFailedError
+from fedgraph_flwr.core.seeding import numpy_rng
+from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.seeding import numpy_rng
-from fedgraph_flwr.wire import Parcel
 
 STAGES = {"adafgl.federated-rounds": 2, "adafgl.personal-epochs": 2}
 LAST = {"server-round": 3}
@@ -398,8 +398,8 @@ def test_each_setting_changes_what_is_learned(tmp_path, change):
 
 def test_a_run_without_a_round_of_the_clients_own_is_doubted():
     longer = {**STAGES, "num-server-rounds": 3, "batch-size": "auto"}
-    assert toys.resolved("adafgl", **longer).doubts == ()
-    (told,) = toys.resolved("adafgl", **{**longer, "num-server-rounds": 2}).doubts
+    assert toys.resolved("adafgl", **longer).warnings == ()
+    (told,) = toys.resolved("adafgl", **{**longer, "num-server-rounds": 2}).warnings
     assert "no client trains on its own" in told
 
 

@@ -16,10 +16,10 @@ from flwr.common import (
 from oracles import fedprox as oracle
 from torch import nn
 
-from clients.optimizer import make_optimizer
-from clients.round import Round
+from clients.job import Round
 from clients.tasks.graph_classifier import GraphClassifierClient
-from fedgraph_flwr.errors import DataError, PrivacyBudgetError, WireError
+from clients.training import make_optimizer
+from fedgraph_flwr.core.errors import DataError, PrivacyBudgetError, WireError
 
 ROUND = {"server-round": 1}
 

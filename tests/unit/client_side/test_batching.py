@@ -14,7 +14,7 @@ from torch_geometric.loader import DataLoader
 import datasets
 from clients.graphs.batching import ClientData, CollatedGraphs
 from clients.training import epoch_positions
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.resolve import defaults, resolve
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import toys
 
-from clients.binding import (
+from clients.privacy.accounts import locked, write_record
+from clients.store import (
+    ClientStore,
     begin_folder,
     bind_config,
     bind_run,
@@ -19,10 +21,8 @@ from clients.binding import (
     check_run,
     is_known,
 )
-from clients.once import write_once
-from clients.privacy.records import locked, write_record
-from clients.store import ClientStore
-from fedgraph_flwr.errors import DataError, RunFailedError, WireError
+from fedgraph_flwr.core.errors import DataError, RunFailedError, WireError
+from fedgraph_flwr.core.files import write_once
 from simulations.inline import InlineGrid
 
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 from sklearn import metrics
 
-from clients.tasks.class_scores import class_scores, f1_and_auc
-from clients.tasks.multitask_scores import average_precision, of_classes
-from fedgraph_flwr.embedding_scores import class_f1
+from clients.tasks.scores import average_precision, class_scores, f1_and_auc, of_classes
+from fedgraph_flwr.core.embedding_scores import class_f1
 
 
 def scored(logits, y):

@@ -15,16 +15,14 @@ from matrix import mostly_slow
 from oracles import fclg as oracle
 from torch.nn import functional as f
 
-from clients.graphs.diffusion_view import CollatedDiffusion
-from clients.losses.contrast import distill_kl, distill_mse, nt_xent
-from clients.losses.terms import model_contrast
+from clients.graphs.csr import CollatedDiffusion
+from clients.job import Diffuses, Round
+from clients.losses import distill_kl, distill_mse, model_contrast, nt_xent
 from clients.models.weighted_gin import WeightedGIN
-from clients.protocols import Diffuses
-from clients.round import Round
 from clients.training import epoch_positions
 from datasets.diffusion import diffuse
-from fedgraph_flwr.data import DiffusionSpec, GraphSet
-from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.core.data import DiffusionSpec, GraphSet
+from fedgraph_flwr.core.errors import ConfigError, DataError
 
 LOG_2 = math.log(2)
 SPEC = DiffusionSpec(kind="ppr")

@@ -17,14 +17,15 @@ from oracles import fedprox, infograph, mvgrl
 from oracles.jsd import dense
 from safetensors.numpy import load_file
 
-from clients import optimizer
+from clients import training
 from clients.fclg import FCLGClient
 from clients.moon import MoonClient
 from clients.tasks import graph_embedder
-from fedgraph_flwr import client_app, embedding_scores
-from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError
+from fedgraph_flwr import client_app
+from fedgraph_flwr.core import embedding_scores
+from fedgraph_flwr.core.errors import ConfigError, DataError, RunFailedError
+from fedgraph_flwr.core.wire import unpack
 from fedgraph_flwr.results import selection
-from fedgraph_flwr.wire import unpack
 from simulations.contract import failing_client
 from strategies.fedavg import FedAvg
 
@@ -179,8 +180,8 @@ def test_two_rounds_are_those_of_moon(tmp_path, monkeypatch, doubles, shared):
 @pytest.fixture
 def plain_sgd(monkeypatch):
     """Replace the optimizers: Adam amplifies the rounding of vanishing gradients."""
-    table = dict.fromkeys(optimizer._KINDS, torch.optim.SGD)
-    monkeypatch.setattr(optimizer, "_KINDS", table)
+    table = dict.fromkeys(training._KINDS, torch.optim.SGD)
+    monkeypatch.setattr(training, "_KINDS", table)
 
 
 @pytest.mark.slow

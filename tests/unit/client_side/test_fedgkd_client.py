@@ -14,7 +14,7 @@ from toys_fedgkd import fitted, make
 
 from clients.fedpub import proxy_graph
 from clients.tasks.node_classifier import NodeClassifierClient
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.core.errors import DataError
 
 # The client's loss -----------------------------------------------------------------
 

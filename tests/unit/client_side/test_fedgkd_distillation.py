@@ -19,7 +19,11 @@ from torch import nn
 from torch_geometric.nn import GCNConv
 
 from clients import fedgkd_distillation as d
-from clients.fedgkd_matching import gradient_distance, graph_gradients, match_gradients
+from clients.fedgkd_distillation import (
+    gradient_distance,
+    graph_gradients,
+    match_gradients,
+)
 from clients.models.node_gnn import NodeGNN
 
 D, HIDDEN, C, M = 6, 5, 3, 4

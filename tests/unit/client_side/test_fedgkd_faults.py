@@ -11,11 +11,11 @@ import toys
 from toys_fedgkd import ON_NODES, STATIC, fitted, make
 
 from clients.fedgkd import FedGKDClient
-from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError, WireError
-from fedgraph_flwr.figures import draw_all
+from fedgraph_flwr.core.errors import ConfigError, DataError, RunFailedError, WireError
 from fedgraph_flwr.methods.fedgkd import NOISE_SEED, X0, Y0
 from fedgraph_flwr.resolve import resolve
 from fedgraph_flwr.results.reader import read_matrices
+from fedgraph_flwr.view.drawers import draw_all
 from simulations.relatedness import analyse, label_similarity, rank_correlation
 from strategies.personal import AbstractPersonalStrategy
 

@@ -12,10 +12,10 @@ from oracles import fedgkd_distil as oracle
 from toys_fedgkd import fitted, make
 
 from clients import fedgkd_distillation as d
-from clients.fedgkd_matching import match_gradients
+from clients.fedgkd_distillation import match_gradients
 from clients.models.node_gnn import NodeGNN
+from fedgraph_flwr.core.wire import Parcel, with_prefix
 from fedgraph_flwr.methods.fedgkd import NOISE_SEED, X0, Y0, FedGKDParams
-from fedgraph_flwr.wire import Parcel, with_prefix
 from strategies.fedgkd import FedGKD
 
 D, C, M = 6, 3, 2

@@ -12,14 +12,14 @@ from matrix import mostly_slow
 from oracles import task_covariance as oracle
 from sklearn.metrics import log_loss
 
-from clients.losses.task_covariance import normalise
-from fedgraph_flwr.errors import WireError
+from clients.task_covariance import normalise
+from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.privacy_settings import UPDATE_EPSILON
+from fedgraph_flwr.core.wire import Parcel, select, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA
-from fedgraph_flwr.privacy import UPDATE_EPSILON
-from fedgraph_flwr.results.table import summary_table
-from fedgraph_flwr.results.task_relations import read_covariances, read_rounds
-from fedgraph_flwr.wire import Parcel, select, with_prefix
+from fedgraph_flwr.results.pooled import read_covariances, read_rounds
+from fedgraph_flwr.results.printed import summary_table
 from strategies.fedgmtl import FedGMTL, with_unit_trace
 
 MASKS = {"task-masks": "0;1;0-1"}  # of three clients

@@ -13,12 +13,12 @@ from oracles import fedgta as oracle
 from toys_fedgkd import ON_NODES, ROUND, make
 
 from clients.fedgta import FedGTAClient, label_moments, smoothing_confidence
-from clients.protocols import TellsClasses
-from fedgraph_flwr.errors import ConfigError, PolicyError
+from clients.job import TellsClasses
+from fedgraph_flwr.core.errors import ConfigError, PolicyError
+from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.methods.fedgta import CONFIDENCE, MOMENTS
-from fedgraph_flwr.policy import OPEN, Policy
+from fedgraph_flwr.node.policy import OPEN, Policy
 from fedgraph_flwr.results.reader import read_matrices
-from fedgraph_flwr.wire import Parcel
 from strategies.fedgta import FedGTA, confident_average, moment_cosine
 
 

@@ -11,9 +11,9 @@ from oracles import fedpub as pub_oracle
 from oracles import fedstar as star_oracle
 
 from clients.fedpub import proxy_graph
-from clients.graphs import structure_encoding
-from clients.graphs.dense_graph import DenseGraph
-from clients.graphs.structure_encoding import encode_structure
+from clients.graphs import structure
+from clients.graphs.structure import encode_structure
+from clients.graphs.whole_graph import DenseGraph
 from clients.models.masked_gnn import MaskedGNN
 from clients.models.node_gnn import NodeGNN
 from clients.models.star_gnn import STRUCTURE, StarGNN
@@ -143,7 +143,7 @@ def test_the_encoding_agrees_with_dense_powers(seed, share):
 def test_the_encoding_does_not_depend_on_the_size_of_blocks(monkeypatch):
     edges = np.argwhere(random_graph(n=20)).T
     whole = encode_structure(edges, 20, walk_length=5, max_degree=4)
-    monkeypatch.setattr(structure_encoding, "_CELLS", 60)  # three nodes at a time
+    monkeypatch.setattr(structure, "_CELLS", 60)  # three nodes at a time
     again = encode_structure(edges, 20, walk_length=5, max_degree=4)
     np.testing.assert_array_equal(again, whole)
 

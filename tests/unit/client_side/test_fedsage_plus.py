@@ -11,6 +11,7 @@ from torch_geometric.nn import GCNConv, SAGEConv
 
 from clients import fedsage_plus, fedsage_plus_generator
 from clients.fedsage_plus_generator import (
+    MendedGraph,
     NeighbourGenerator,
     adjacency_of,
     choose_neighbours,
@@ -19,9 +20,8 @@ from clients.fedsage_plus_generator import (
     train_generator,
     unmended,
 )
-from clients.fedsage_plus_graph import MendedGraph
 from clients.models import node_gnn
-from fedgraph_flwr.seeding import derive_seed
+from fedgraph_flwr.core.seeding import derive_seed
 
 CPU = torch.device("cpu")
 PATH = np.array([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])  # 0 - 1 - 2 - 3

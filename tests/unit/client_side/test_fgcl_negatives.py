@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as f
 
-from clients.losses.contrast import info_nce
+from clients.losses import info_nce
 from clients.privacy.laplace import Triangles
 from clients.privacy.negatives import NegativeQueue
 

@@ -12,15 +12,14 @@ from matrix import mostly_slow
 
 from clients.graphs.node_rows import NodeRows
 from clients.graphs.noisy_view import NoisyView
-from clients.losses.contrast import info_nce
-from clients.losses.multitask import masked_bce
+from clients.losses import info_nce, masked_bce
 from clients.models.weighted_encoders import GraphModel
+from clients.privacy.accounts import Ledger
 from clients.privacy.laplace import GraphAdjacency
-from clients.privacy.ledger import Ledger
 from clients.privacy.negatives import NegativeQueue
 from clients.privacy.noisy_views import NoisyViews
-from clients.tasks.multitask_scores import roc_auc
-from fedgraph_flwr.seeding import numpy_rng
+from clients.tasks.scores import roc_auc
+from fedgraph_flwr.core.seeding import numpy_rng
 
 GRAPHS = toys.random_graphs(30, dense=True, seed=1)
 SIZES = np.diff(GRAPHS.node_ptr)

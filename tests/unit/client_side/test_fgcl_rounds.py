@@ -11,13 +11,13 @@ import torch
 import toys
 
 from clients.fgcl import FGCLClient
-from clients.graphs import noisy_view, noisy_view_kept
+from clients.graphs import noisy_view
 from clients.graphs.batching import CollatedGraphs
-from clients.losses.multitask import masked_bce
+from clients.losses import masked_bce
 from clients.privacy import laplace
-from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
+from fedgraph_flwr.core.errors import ConfigError, DataError, PrivacyBudgetError
+from fedgraph_flwr.core.privacy_settings import NOISE_MODES
 from fedgraph_flwr.methods.fgcl import FGCLParams
-from fedgraph_flwr.privacy import NOISE_MODES
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations.inline import run_inline
 
@@ -144,10 +144,10 @@ def test_the_contrast_is_that_of_the_paper_graph_by_graph(tmp_path, mode, alike)
 
 def test_views_too_large_to_be_kept_give_the_same(tmp_path, monkeypatch):
     found = []
-    for limit in (noisy_view_kept.MAX_KEPT, 0):
-        monkeypatch.setattr(noisy_view_kept, "MAX_KEPT", limit)
+    for limit in (noisy_view.MAX_KEPT, 0):
+        monkeypatch.setattr(noisy_view, "MAX_KEPT", limit)
         client = prepared(make(tmp_path / str(limit), alike=True, **TWO, dropout=0.0))
-        assert isinstance(client.view, noisy_view_kept.KeptNoisyView) == (limit > 0)
+        assert isinstance(client.view, noisy_view.KeptNoisyView) == (limit > 0)
         found.append(client.loss(first_batch(client), None))
     torch.testing.assert_close(*found)
 

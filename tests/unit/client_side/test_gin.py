@@ -14,10 +14,10 @@ from torch_geometric.loader import DataLoader
 
 from clients.base import start_of
 from clients.graphs.batching import ClientData, CollatedGraphs
-from clients.tasks.class_scores import class_scores
 from clients.tasks.graph_classifier import GraphClassifierClient
+from clients.tasks.scores import class_scores
 from clients.training import evaluate, train_epochs
-from fedgraph_flwr.data import GraphSet
+from fedgraph_flwr.core.data import GraphSet
 from fedgraph_flwr.resolve import defaults, resolve
 
 

@@ -14,7 +14,7 @@ from oracles.jsd import jsd
 from torch_geometric.data import Batch as PygBatch
 
 from clients.graphs.batching import CollatedGraphs
-from clients.losses.jsd import jsd_loss
+from clients.losses import jsd_loss
 from clients.models.infograph import BatchNorm, InfoGraph
 
 

@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
 )
 from oracles import spreadgnn as oracle
 
-from clients.peers.letters import EVERYONE, Address, Letter, read, write
-from clients.peers.mailbox import Mailbox
-from clients.peers.rounds_done import RoundsDone
-from clients.peers.sealing import KeyRing, fingerprint, site_key_file
-from fedgraph_flwr.errors import DataError, WireError
+from clients.letters import EVERYONE, Address, Letter, read, write
+from clients.sealing import KeyRing, fingerprint, site_key_file
+from clients.spreadgnn_mail import Mailbox
+from clients.spreadgnn_rounds import RoundsDone
+from fedgraph_flwr.core.errors import DataError, WireError
+from fedgraph_flwr.core.mixing import Peer
 from fedgraph_flwr.methods.spreadgnn import is_mixing_round, mixing_rounds
-from fedgraph_flwr.peers.mixing import Peer
 
 SHAPES = {"encoder.weight": (3, 5), "head.weight": (4, 2), "head.bias": (4,)}
 

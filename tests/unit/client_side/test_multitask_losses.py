@@ -11,13 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from clients.losses.multitask import masked_bce, masked_l1, masked_mse
-from clients.tasks.multitask_scores import (
-    mean_absolute_error,
-    roc_auc,
-    root_mean_squared_error,
-)
-from fedgraph_flwr.errors import DataError
+from clients.losses import masked_bce, masked_l1, masked_mse
+from clients.tasks.scores import mean_absolute_error, roc_auc, root_mean_squared_error
+from fedgraph_flwr.core.errors import DataError
 
 NAN = math.nan
 LOSSES = (masked_bce, masked_l1, masked_mse)

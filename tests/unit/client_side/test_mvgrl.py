@@ -14,8 +14,8 @@ from oracles.jsd import dense as dense_graph
 from torch_geometric.data import Batch as PygBatch
 
 from clients.graphs.batching import CollatedGraphs
-from clients.graphs.diffusion_view import DiffusionView, weighted_sum
-from clients.losses.jsd import jsd_loss
+from clients.graphs.csr import DiffusionView, weighted_sum
+from clients.losses import jsd_loss
 from clients.models.mvgrl import MVGRL, normalised_sum
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}

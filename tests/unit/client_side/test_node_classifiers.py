@@ -11,10 +11,10 @@ import torch
 import toys
 from threadpoolctl import threadpool_limits
 
+from fedgraph_flwr.core.tasks import NODE_CLASSIFICATION
+from fedgraph_flwr.core.wire import Parcel, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.registry import METHODS
-from fedgraph_flwr.tasks import NODE_CLASSIFICATION
-from fedgraph_flwr.wire import Parcel, with_prefix
 from strategies.averaging import weighted_mean
 from strategies.personal import mix
 from strategies.self_weight import pull_to_mean, self_weights

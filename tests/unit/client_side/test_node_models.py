@@ -12,7 +12,7 @@ from torch_geometric.nn import SAGEConv as PygSAGE
 from clients.graphs.ops import SparseRows, project_rows
 from clients.graphs.whole_graph import NodeData, NodeStructure
 from clients.models.node_gnn import GCNConv, NodeGNN, SAGEConv
-from fedgraph_flwr.data import GraphPartition
+from fedgraph_flwr.core.data import GraphPartition
 
 CONVS = pytest.mark.parametrize("conv", [GCNConv, SAGEConv])
 

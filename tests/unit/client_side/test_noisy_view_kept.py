@@ -9,10 +9,9 @@ import pytest
 import torch
 import toys
 
-from clients.graphs import noisy_view, noisy_view_kept
+from clients.graphs import noisy_view
 from clients.graphs.node_rows import DistinctRows, NodeRows, SpreadRows
-from clients.graphs.noisy_view import NoisyView
-from clients.graphs.noisy_view_kept import KeptNoisyView, keep_view
+from clients.graphs.noisy_view import KeptNoisyView, NoisyView, keep_view
 from clients.models.weighted_encoders import ENCODERS, GraphModel
 from clients.privacy.laplace import (
     GraphAdjacency,
@@ -20,8 +19,8 @@ from clients.privacy.laplace import (
     add_noise,
     post_process,
 )
-from fedgraph_flwr.data import GraphSet
-from fedgraph_flwr.privacy import EDGE_POSTS, NON_NEGATIVE_POSTS
+from fedgraph_flwr.core.data import GraphSet
+from fedgraph_flwr.core.privacy_settings import EDGE_POSTS, NON_NEGATIVE_POSTS
 
 NUM = 20
 RANDOM = toys.random_graphs(NUM, dense=True, seed=5, max_nodes=140)
@@ -122,7 +121,7 @@ def test_too_many_kinds_of_nodes_are_spread_step_by_step(monkeypatch):
     cut, kept = both()
     rows = rows_of(cut)
     expected = embeddings_and_gradients("gcn", cut, rows)[0]
-    monkeypatch.setattr(noisy_view_kept, "MAX_KEPT", 3 * 2 * int(SIZES[SEEN].sum()) - 1)
+    monkeypatch.setattr(noisy_view, "MAX_KEPT", 3 * 2 * int(SIZES[SEEN].sum()) - 1)
     assert type(kept.nodes(rows).x) is DistinctRows
     found = embeddings_and_gradients("gcn", kept, rows)[0]
     torch.testing.assert_close(found, expected, **CLOSE)
@@ -166,7 +165,7 @@ def test_the_same_views_are_kept_and_others_take_their_place(monkeypatch):
         other = keep_view(kept, "train", views, post=post, **made)
         assert other is not first
         assert kept["train"] is other
-    monkeypatch.setattr(noisy_view_kept, "MAX_KEPT", 10)
+    monkeypatch.setattr(noisy_view, "MAX_KEPT", 10)
     kept = {}
     large = keep_view(kept, "train", [noisy(0)], post="clamp01", **made)
     assert type(large) is NoisyView

@@ -5,7 +5,7 @@ import torch
 import toys
 from torch import nn
 
-from clients.optimizer import make_optimizer
+from clients.training import make_optimizer
 
 THEIRS = {
     "adam": torch.optim.Adam,

@@ -12,8 +12,8 @@ from oracles.gaussian import gaussian_delta
 from scipy import stats
 from scipy.optimize import brentq
 
-from clients.privacy.ledger import Ledger
-from fedgraph_flwr.errors import ConfigError, DataError, PrivacyBudgetError
+from clients.privacy.accounts import Ledger
+from fedgraph_flwr.core.errors import ConfigError, DataError, PrivacyBudgetError
 
 pytest.importorskip("dp_accounting")
 

@@ -17,8 +17,8 @@ from clients.privacy.laplace import (
     num_pairs,
     post_process,
 )
-from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.privacy import EDGE_POSTS
+from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.privacy_settings import EDGE_POSTS
 
 MANY = 100_000
 

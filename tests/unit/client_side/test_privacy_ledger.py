@@ -19,18 +19,18 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from clients.privacy import noisy_views as views_module
+from clients.privacy.accounts import FILE, Ledger
 from clients.privacy.laplace import GraphAdjacency
-from clients.privacy.ledger import FILE, Ledger
 from clients.privacy.noisy_views import NoisyViews, site_secret
 from clients.privacy.stream import noise_stream
-from fedgraph_flwr.errors import (
+from fedgraph_flwr.core.errors import (
     ConfigError,
     DataError,
     PrivacyBudgetError,
     StorageError,
 )
-from fedgraph_flwr.privacy import NOISE_MODES
-from fedgraph_flwr.seeding import numpy_rng
+from fedgraph_flwr.core.privacy_settings import NOISE_MODES
+from fedgraph_flwr.core.seeding import numpy_rng
 
 GRAPHS = toys.random_graphs(10, seed=4)
 SIZES = np.diff(GRAPHS.node_ptr)

@@ -14,17 +14,16 @@ import pytest
 import toys
 from matrix import mostly_slow
 
-from clients.privacy import laplace, lifetime, tally
-from clients.privacy.lifetime import FOLDER, OF_RUN_FOLDER, EdgeRecord
-from clients.privacy.records import write_record
+from clients.privacy import accounts, laplace
+from clients.privacy.accounts import FOLDER, OF_RUN_FOLDER, EdgeRecord, write_record
 from clients.store import ClientStore
-from fedgraph_flwr.errors import (
+from fedgraph_flwr.core.errors import (
     DataError,
     FedGraphError,
     PrivacyBudgetError,
     RunFailedError,
 )
-from fedgraph_flwr.privacy import describe
+from fedgraph_flwr.core.privacy_settings import describe
 
 ROWS = np.array([40, 7, 12])
 
@@ -137,10 +136,10 @@ def test_records_are_read_again_only_if_they_have_changed(tmp_path, monkeypatch)
         other.charge(np.array([0]), 0.1)
         os.utime(other.path, ns=(0, 0))
     read = []
-    parse = tally.parse_record
-    monkeypatch.setattr(tally, "parse_record", lambda t: read.append(t) or parse(t))
-    monkeypatch.setattr(tally, "_TICK_NS", -1)  # as if written long ago
-    tally.tally.cache_clear()
+    parse = accounts.parse_record
+    monkeypatch.setattr(accounts, "parse_record", lambda t: read.append(t) or parse(t))
+    monkeypatch.setattr(accounts, "_TICK_NS", -1)  # as if written long ago
+    accounts.tally.cache_clear()
     own = record(tmp_path)
     assert [total(own) for _ in range(3)] == [math.fsum([0.1] * 3)] * 3
     assert len(read) == 3
@@ -195,7 +194,7 @@ def test_a_record_that_changes_within_a_tick_of_the_clock_is_read_again(
     other.charge(np.array([0]), 1.0)
     assert total(own) == 1.0
     mark = (1, 1, 1, 1)
-    monkeypatch.setattr(tally, "_mark", lambda _: (mark, time.time_ns()))
+    monkeypatch.setattr(accounts, "_mark", lambda _: (mark, time.time_ns()))
     assert total(own) == 1.0
     other.path.write_text('{"edge": {"40": 2}}')
     assert total(own) == 2.0
@@ -218,7 +217,7 @@ def test_charges_of_a_site_at_the_same_time_are_all_counted(
         time.sleep(0.005)  # so that others read before it is written, if they can
         write_record(*content)
 
-    monkeypatch.setattr(lifetime, "write_record", slowly)
+    monkeypatch.setattr(accounts, "write_record", slowly)
 
     def charge(k):
         names = {name: f"client-{k % 2}"}
@@ -403,15 +402,15 @@ def test_a_client_whose_ledger_says_less_than_it_told_refuses(run, tmp_path, kin
         is_secret=False,
     )
     before = told(finished)
-    site.check_told(before, partition, last_round=3)  # all is as it was
-    site.check_told({}, partition, last_round=0)
+    site.check_known_spending(before, partition, last_round=3)  # all is as it was
+    site.check_known_spending({}, partition, last_round=0)
     kept = experiment.read_text()
     experiment.unlink()
     with pytest.raises(PrivacyBudgetError, match=r"say nothing.* restore the whole"):
-        site.check_told(before, partition, last_round=3)
+        site.check_known_spending(before, partition, last_round=3)
     with pytest.raises(PrivacyBudgetError, match=r"told the server .* nothing; the"):
-        site.check_told({}, partition, last_round=1)
-    site.check_told({}, partition, last_round=0)
+        site.check_known_spending({}, partition, last_round=1)
+    site.check_known_spending({}, partition, last_round=0)
     older = json.loads(kept)
     del older["sha256"]  # as one who means to would
     older["edge"] = [e / 2 for e in older["edge"]]
@@ -419,21 +418,21 @@ def test_a_client_whose_ledger_says_less_than_it_told_refuses(run, tmp_path, kin
     experiment.write_text(json.dumps(older))
     name = "update-epsilon" if kind == "updates" else "edge-epsilon"
     with pytest.raises(PrivacyBudgetError, match=f"{name} .*, now .* say less"):
-        site.check_told(before, partition, last_round=3)
+        site.check_known_spending(before, partition, last_round=3)
     experiment.write_text(kept)
-    site.check_told(before, partition, last_round=3)
+    site.check_known_spending(before, partition, last_round=3)
     if kind != "updates":
         record = folder.parent / OF_RUN_FOLDER
         record.rename(tmp_path / "aside")
         told_more = {**before, "edge-epsilon-site": 2 * before["edge-epsilon-site"]}
         with pytest.raises(PrivacyBudgetError, match=r"edge-epsilon-site .*, now"):
-            site.check_told(told_more, partition, last_round=3)
+            site.check_known_spending(told_more, partition, last_round=3)
         (tmp_path / "aside").rename(record)
         shutil.rmtree(tmp_path / "state" / FOLDER)
         with pytest.raises(
             PrivacyBudgetError, match=r"edge-epsilon-lifetime .*, now 0"
         ):
-            site.check_told(before, partition, last_round=3)
+            site.check_known_spending(before, partition, last_round=3)
 
 
 def test_a_client_that_charges_nothing_needs_no_ledger(tmp_path):
@@ -441,11 +440,11 @@ def test_a_client_that_charges_nothing_needs_no_ledger(tmp_path):
         ClientStore(tmp_path, "e", client_id=0), is_secret=False
     )
     partition = toys.make_partition(0)
-    site.check_told({}, partition, last_round=4, sends_updates=False)
+    site.check_known_spending({}, partition, last_round=4, sends_updates=False)
     clean = toys.resolved("fedavg").site(
         ClientStore(tmp_path, "e", client_id=0), is_secret=False
     )
-    clean.check_told({}, partition, last_round=4)
+    clean.check_known_spending({}, partition, last_round=4)
 
 
 def test_the_line_of_a_run_says_both_totals_where_they_differ():

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from clients import store as store_module
-from clients.recent import RecentStates
-from clients.store import ClientStore
-from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.files import Flushes, stamp
+from clients.store import ClientStore, RecentStates
+from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.files import Flushes, stamp
 
 
 @pytest.fixture(autouse=True)

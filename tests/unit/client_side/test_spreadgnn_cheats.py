@@ -21,8 +21,8 @@ from toys_spreadgnn import federation, start
 
 from clients import store as client_store
 from clients.base import GraphClient
-from clients.peers.letters import read
-from clients.peers.sealing import (
+from clients.letters import read
+from clients.sealing import (
     KEY,
     KeyRing,
     Lock,
@@ -30,12 +30,13 @@ from clients.peers.sealing import (
     fingerprint_of,
     read_site_key,
 )
-from clients.peers.sealing import site_key_file as key_file
-from fedgraph_flwr import asked, client_app
-from fedgraph_flwr.errors import DataError, RunFailedError, WireError
+from clients.sealing import site_key_file as key_file
+from fedgraph_flwr import client_app
+from fedgraph_flwr.core.errors import DataError, RunFailedError, WireError
+from fedgraph_flwr.core.wire import Parcel, pack, unpack
+from fedgraph_flwr.node import serve
 from fedgraph_flwr.results.folder import RunFolder
-from fedgraph_flwr.results.network import describe_network
-from fedgraph_flwr.wire import Parcel, pack, unpack
+from fedgraph_flwr.results.printed import describe_network
 from simulations.inline import InlineGrid
 from strategies.spreadgnn import SpreadGNN
 
@@ -460,7 +461,7 @@ def test_a_relay_that_renames_the_experiment_reads_nothing(
     tap(monkeypatch, rename)
     if not is_bound:  # the attack is one
         monkeypatch.setattr(client_app, "bind_run", lambda *_: None)
-        for module in (asked, client_store):
+        for module in (serve, client_store):
             monkeypatch.setattr(module, "check_run", lambda *_: None)
     finished = spread(4, **SEALED)
     assert finished.summary["status"] == "completed"

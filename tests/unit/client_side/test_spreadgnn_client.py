@@ -12,16 +12,16 @@ import torch
 import toys
 
 from clients.base import GraphClient
-from clients.losses.task_covariance import closed_form
+from clients.letters import EVERYONE, Address, Letter, read, write
 from clients.multitask_gnn import MultiTaskGNNClient
-from clients.optimizer import optimizer_tensors, restore_optimizer
-from clients.peers.letters import EVERYONE, Address, Letter, read, write
-from clients.peers.neighbourhood import Neighbourhood
 from clients.spreadgnn import SpreadGNNClient
+from clients.spreadgnn_mail import Neighbourhood
 from clients.store import ClientStore
-from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.peers.mixing import Peer
-from fedgraph_flwr.wire import Parcel
+from clients.task_covariance import closed_form
+from clients.training import optimizer_tensors, restore_optimizer
+from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.mixing import Peer
+from fedgraph_flwr.core.wire import Parcel
 
 OWN, WIDTH = (1, 3), 8
 REG = 0.01

@@ -20,14 +20,14 @@ from stops import places
 from toys_spreadgnn import MASKS, TASKS, federation, final_models, start
 
 from clients.base import GraphClient
-from clients.peers.neighbourhood import Neighbourhood
 from clients.spreadgnn import SpreadGNNClient
-from fedgraph_flwr.errors import ConfigError, FedGraphError, RunFailedError
-from fedgraph_flwr.peers.mixing import mix
-from fedgraph_flwr.peers.topology import build_topology
+from clients.spreadgnn_mail import Neighbourhood
+from fedgraph_flwr.core.errors import ConfigError, FedGraphError, RunFailedError
+from fedgraph_flwr.core.mixing import mix
+from fedgraph_flwr.core.network import build_topology
+from fedgraph_flwr.core.wire import Parcel, pack, record_sizes, unpack
 from fedgraph_flwr.results.folder import RunFolder
-from fedgraph_flwr.results.task_relations import SOURCES, read_covariances, read_rounds
-from fedgraph_flwr.wire import Parcel, pack, record_sizes, unpack
+from fedgraph_flwr.results.pooled import SOURCES, read_covariances, read_rounds
 from simulations import figures
 from simulations.contract import Killed
 from simulations.inline import InlineGrid

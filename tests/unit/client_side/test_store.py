@@ -10,17 +10,17 @@ import torch
 from safetensors.numpy import save_file
 
 from clients import store as client_store
-from clients.binding import bind_run
-from clients.optimizer import optimizer_tensors, restore_optimizer
-from clients.privacy.lifetime import FOLDER as LIFETIME
+from clients.privacy.accounts import FOLDER as LIFETIME
 from clients.store import (
     ClientStore,
+    bind_run,
     default_state_dir,
 )
-from fedgraph_flwr import files
-from fedgraph_flwr.errors import DataError, StorageError, WireError
-from fedgraph_flwr.files import Flushes
-from fedgraph_flwr.lives import Lives
+from clients.training import optimizer_tensors, restore_optimizer
+from fedgraph_flwr.core import files
+from fedgraph_flwr.core.errors import DataError, StorageError, WireError
+from fedgraph_flwr.core.files import Flushes
+from fedgraph_flwr.core.wire import Lives
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import task_covariance as oracle
 
-from clients.losses.task_covariance import (
+from clients.task_covariance import (
     TaskCovariance,
     align,
     closed_form,
@@ -20,7 +20,7 @@ from clients.losses.task_covariance import (
     trace_penalty,
     update,
 )
-from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.core.errors import WireError
 
 SEEDS = st.integers(0, 2**32 - 1)
 quick = settings(max_examples=25, deadline=None)

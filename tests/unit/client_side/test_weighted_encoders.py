@@ -16,8 +16,7 @@ from torch_geometric.nn import GATConv, GCNConv, GINConv, GraphConv, LGConv, TAG
 
 from clients.graphs import noisy_view
 from clients.graphs.node_rows import DistinctRows, NodeRows, distinct_rows
-from clients.graphs.noisy_structure import NoisyStructure
-from clients.graphs.noisy_view import NoisyView, buckets, check_together
+from clients.graphs.noisy_view import NoisyStructure, NoisyView, buckets, check_together
 from clients.graphs.structure import NoEdges, SparseStructure
 from clients.models.weighted_encoders import (
     ENCODERS,
@@ -36,8 +35,8 @@ from clients.privacy.laplace import (
     check_sizes,
     post_process,
 )
-from fedgraph_flwr.data import GraphSet
-from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.core.data import GraphSet
+from fedgraph_flwr.core.errors import ConfigError, DataError
 
 NUM = 12
 GRAPHS = toys.random_graphs(NUM, dense=True, seed=3)

@@ -13,10 +13,10 @@ import pytest
 import toys
 from flwr.app import Error, Message
 
-from fedgraph_flwr.audit_log import AuditLog, check_log
-from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.core.audit_log import AuditLog, check_log
+from fedgraph_flwr.core.errors import RunFailedError
+from fedgraph_flwr.core.wire import unpack
 from fedgraph_flwr.site.__main__ import main
-from fedgraph_flwr.wire import unpack
 from simulations.inline import InlineGrid
 
 NOISY = {

@@ -17,14 +17,27 @@ import pytest
 import toys
 
 from clients.store import default_state_dir
-from fedgraph_flwr.errors import ConfigError, FedGraphError
-from fedgraph_flwr.files import project_root
+from fedgraph_flwr.core.errors import ConfigError, FedGraphError
+from fedgraph_flwr.core.files import project_root
 from simulations.benchmark import __main__ as benchmark
-from simulations.benchmark import runs as kept_runs
-from simulations.benchmark.leaderboard import read_page, suite_part, write_page
-from simulations.benchmark.output import html, latex, tex, write_all
-from simulations.benchmark.runs import kept_path, known_results, same_code
-from simulations.benchmark.suite import FOLDER, load_suite, trials
+from simulations.benchmark import suite as kept_runs
+from simulations.benchmark.output import (
+    html,
+    latex,
+    read_page,
+    suite_part,
+    tex,
+    write_all,
+    write_page,
+)
+from simulations.benchmark.suite import (
+    FOLDER,
+    kept_path,
+    known_results,
+    load_suite,
+    same_code,
+    trials,
+)
 from simulations.benchmark.verdict import (
     MAJORITY,
     START,
@@ -35,10 +48,9 @@ from simulations.benchmark.verdict import (
     sentence,
 )
 from simulations.markup import Sheet
+from simulations.tables.captions import Report
 from simulations.tables.differences import Difference
-from simulations.tables.file import read
-from simulations.tables.report import Report
-from simulations.tables.results import Result
+from simulations.tables.result_file import Result, read
 
 SEEDS = (1, 2, 3, 4, 5)
 TINY = """

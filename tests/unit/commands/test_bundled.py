@@ -11,8 +11,8 @@ import zipfile
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
-from fedgraph_flwr.errors import RunFailedError
-from fedgraph_flwr.files import project_root
+from fedgraph_flwr.core.errors import RunFailedError
+from fedgraph_flwr.core.files import project_root
 from fedgraph_flwr.results.provenance import git_commit
 from simulations import bundled
 from simulations.bundled import bundled_files

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedgraph_flwr.errors import FedGraphError
+from fedgraph_flwr.core.errors import FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import load_summary
 from simulations import compare, study
@@ -23,7 +23,7 @@ from simulations.markup import (
 from simulations.presets import load_preset
 from simulations.tables.differences import pair
 from simulations.tables.groups import group_runs
-from simulations.tables.results import RULES, from_run
+from simulations.tables.result_file import RULES, from_run
 from simulations.tables.runs import find_runs
 from simulations.tables.studies import load_study
 

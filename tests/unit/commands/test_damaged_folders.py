@@ -14,16 +14,16 @@ import toys
 from malformed import of_file
 from matplotlib.figure import Figure
 
-from fedgraph_flwr import trackers
-from fedgraph_flwr.errors import DataError, FedGraphError
+from fedgraph_flwr.core.errors import DataError, FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results import trackers
 from fedgraph_flwr.results.checkpoints import (
     checkpoint_path,
     checkpoint_rounds,
     read_checkpoint,
     write_checkpoint,
 )
-from fedgraph_flwr.results.warm_start import read_start
+from fedgraph_flwr.results.model_files import read_start
 from fedgraph_flwr.site import __main__ as site
 from simulations import (
     compare,
@@ -36,8 +36,8 @@ from simulations import (
     track,
     watch,
 )
-from simulations.benchmark import runs
-from simulations.benchmark.leaderboard import read_page
+from simulations.benchmark import suite
+from simulations.benchmark.output import read_page
 from simulations.inline import run_inline
 
 SUMMARY, CONFIG, ROUNDS = "summary.json", "config.json", "rounds.csv"
@@ -176,10 +176,10 @@ def test_relatedness_names_a_damaged_run(copy, capsys):
 
 
 def test_a_benchmark_names_a_damaged_run(copy, monkeypatch):
-    monkeypatch.setattr(runs, "same_code", lambda _: True)
+    monkeypatch.setattr(suite, "same_code", lambda _: True)
     table(SUMMARY, bytes_up=[1])(copy)
     with pytest.raises(DataError, match=f"{copy} cannot be read"):
-        runs.known_results("none-of-these", copy.parent)
+        suite.known_results("none-of-these", copy.parent)
 
 
 def test_compare_names_the_damaged_one_of_several(finished, copy, capsys):

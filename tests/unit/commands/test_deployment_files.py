@@ -12,7 +12,7 @@ import pytest
 from deployment_files import EXAMPLES, changed, variables
 from flwr.common.config import parse_config_args
 
-from fedgraph_flwr.node_config import KEYS, check_keys, hosted_clients, site_name
+from fedgraph_flwr.node.node_config import KEYS, check_keys, hosted_clients, site_name
 
 _BIN = Path(sys.executable).parent
 UNITS = ("fedgraph-superlink.service", "fedgraph-supernode.service")

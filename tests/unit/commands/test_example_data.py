@@ -4,9 +4,9 @@ import hashlib
 
 import pytest
 
-from datasets.own_data import build
-from datasets.schema_infer import infer_schema
-from datasets.smiles_csv_table import CsvFormat, build_from_csv
+from datasets.own.graph_tables import build
+from datasets.own.infer import infer_schema
+from datasets.smiles_table import CsvFormat, build_from_csv
 from examples import fold_edges
 from simulations.example_data import BAD_SITE, BANKS, LABS, SITES, main
 

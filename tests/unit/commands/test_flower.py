@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgraph_flwr.errors import RunFailedError
+from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.results.folder import short_id
 from simulations import flower
 

@@ -9,9 +9,9 @@ import pytest
 import toys
 
 from clients.privacy import noisy_views
+from clients.privacy.accounts import Ledger
 from clients.privacy.laplace import add_noise
-from clients.privacy.ledger import Ledger
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations.leak_game import make_game, play_here, ratios
 from simulations.leaks import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from fedgraph_flwr.tasks import NODE_CLASSIFICATION
+from fedgraph_flwr.core.tasks import NODE_CLASSIFICATION
 from simulations import node_statistics, relatedness
 from simulations.tiny_runs import OF_TASK
 

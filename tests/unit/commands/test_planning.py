@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.kept import memory_share
+from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.process import memory_share
 from simulations import actors, planning
 from simulations.planning import Probe, estimate
 from simulations.run import main

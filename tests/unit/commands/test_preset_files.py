@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.core.errors import ConfigError
 from simulations.presets import list_presets, load_preset
 from simulations.presets.__main__ import main
 

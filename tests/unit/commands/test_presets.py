@@ -8,9 +8,9 @@ from functools import cache
 
 import pytest
 
+from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.methods.spreadgnn import SpreadGNNParams
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
-from fedgraph_flwr.rules import Value
 from simulations.presets import list_presets, load_preset
 from strategies.spreadgnn import make_topology
 

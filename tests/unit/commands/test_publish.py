@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from fedgraph_flwr.errors import StorageError
+from fedgraph_flwr.core.errors import StorageError
 from simulations.publish import publish, relink
 
 PUBLISHED = ("README.md", "docs/privacy.md", "docs/runs/a.md", "datasets/README.md")

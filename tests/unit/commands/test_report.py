@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import toys
 
-from fedgraph_flwr import report, server_app
-from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.report.charts import bar_chart, cluster_chart
-from fedgraph_flwr.report.replay import replay_command
+from fedgraph_flwr import server_app
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.results.reader import load_summary
+from fedgraph_flwr.view import html_report
+from fedgraph_flwr.view.charts import bar_chart, cluster_chart
+from fedgraph_flwr.view.gather import replay_command
 from simulations import report as command
 from simulations.run import parse_assignment
 
@@ -58,7 +59,7 @@ def runs(run):
     """Two real runs on the same split and seed; the second trains alone."""
     settings = {"num-server-rounds": 3}
     with pytest.MonkeyPatch.context() as patch:  # other tests' runs make no report
-        patch.setattr(server_app, "write_own_report", report.write_own_report)
+        patch.setattr(server_app, "write_own_report", html_report.write_own_report)
         return run("fedavg", **settings).path, run("local", **settings).path
 
 
@@ -74,7 +75,7 @@ def change(folder: Path, **changes: object) -> None:
 
 
 def page_of(*folders: Path, out: Path) -> Page:
-    return Page(report.write_report(folders, out).read_text(encoding="utf-8"))
+    return Page(html_report.write_report(folders, out).read_text(encoding="utf-8"))
 
 
 def test_a_run_writes_its_own_report(runs):
@@ -238,21 +239,21 @@ def test_what_charts_and_tables_leave_out_is_told(runs, copy, tmp_path):
 def test_a_damaged_summary_is_named(copy, tmp_path, damage):
     change(copy, **damage)
     with pytest.raises(DataError, match="copy cannot be read"):
-        report.write_report([copy], tmp_path / "r.html")
+        html_report.write_report([copy], tmp_path / "r.html")
 
 
 def test_no_report_fails_a_run(copy, monkeypatch):
     told = []
-    monkeypatch.setattr(report, "log", lambda *words: told.append(words))
+    monkeypatch.setattr(html_report, "log", lambda *words: told.append(words))
     before = final_of(copy)
     change(copy, final="x")
-    report.write_own_report(copy)
+    html_report.write_own_report(copy)
     change(copy, final=before)
-    (copy / report.REPORT).unlink()
-    (copy / report.REPORT).mkdir()  # cannot be replaced by a file
-    report.write_own_report(copy)
-    monkeypatch.setattr(report, "gather", lambda _: 1 / 0)
-    report.write_own_report(copy)
+    (copy / html_report.REPORT).unlink()
+    (copy / html_report.REPORT).mkdir()  # cannot be replaced by a file
+    html_report.write_own_report(copy)
+    monkeypatch.setattr(html_report, "gather", lambda _: 1 / 0)
+    html_report.write_own_report(copy)
     kinds = [words[4] for words in told]
     assert kinds == ["DataError", "StorageError", "ZeroDivisionError"]
 
@@ -299,7 +300,7 @@ def test_charts_of_many_clients_stay_small():
     halves = {t: [list(range(5000)), list(range(5000, 10_000))] for t in range(1, 50)}
     assert len(cluster_chart(halves, name="x")) < 40_000
     values = {c: c - 5000.0 for c in range(10_000)}
-    bars = bar_chart(values, name="x", unit="points", told=str)
+    bars = bar_chart(values, name="x", unit="points", as_text=str)
     assert "client 9999" in bars
     assert ">0<" in bars
     assert len(bars) < 40_000
@@ -312,7 +313,7 @@ def test_a_browser_shows_the_page_without_sideways_scrolling(runs, tmp_path, wid
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium here: apt-get install chromium")
-    report.write_report(runs, tmp_path / "r.html")
+    html_report.write_report(runs, tmp_path / "r.html")
     # The page forbids scripts: this one is of the page around it, and measures it.
     (tmp_path / "outer.html").write_text(
         f"<iframe id=f src=r.html width={width} height=800></iframe><p id=o></p>"

@@ -15,13 +15,13 @@ from logging import INFO
 import pytest
 from flwr.common.logger import log
 
-from fedgraph_flwr import retired
-from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.files import project_root
+from fedgraph_flwr.core import words
+from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.files import project_root
+from fedgraph_flwr.core.words import BY_HAND
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import load_summary
-from fedgraph_flwr.wording import BY_HAND
 from simulations.presets import list_presets
 from simulations.run import _beside, main, parse_assignment, parse_seeds, plan
 
@@ -53,7 +53,7 @@ def test_only_what_the_user_set_for_nothing_is_told(given, doubts):
     """A preset has the keys of all methods of its family."""
     asked = {"preset": "fedavg-proteins", "set": given, "results": None, "seeds": None}
     (run,) = plan(argparse.Namespace(**asked))
-    assert len(resolve({**defaults(), **run}).doubts) == doubts
+    assert len(resolve({**defaults(), **run}).warnings) == doubts
 
 
 def test_a_failed_run_exits_with_1_and_is_named(command, toy_data, capfd):
@@ -119,11 +119,11 @@ def test_an_unknown_name_tells_the_nearest_method_or_preset(
     assert f"unknown method or preset {given!r}. Did you mean {meant!r}?" in told
 
 
-@pytest.mark.parametrize("given", retired.METHODS)
+@pytest.mark.parametrize("given", words.METHODS)
 def test_a_method_that_has_gone_tells_the_one_to_write_instead(command, capfd, given):
     assert command(preset=given) == 2
     told = " ".join(capfd.readouterr().err.split())
-    assert retired.METHODS[given] in told
+    assert words.METHODS[given] in told
 
 
 def test_a_method_stands_for_its_defaults(command, tmp_path, capfd):
@@ -228,7 +228,7 @@ def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, sign, wh
 
 IDLE = """
 import argparse, sys
-from fedgraph_flwr.command import command
+from fedgraph_flwr.core.command import command
 from simulations.run import execute
 
 @command

@@ -13,18 +13,18 @@ import own_files
 import pytest
 import toys
 
-from datasets.schema_read import read_schema
-from fedgraph_flwr.command import STOPPED
-from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.files import sha256_of
+from datasets.tabular.schema_file import read_schema
+from fedgraph_flwr.core.command import STOPPED
+from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.files import sha256_of
+from fedgraph_flwr.core.words import BY_HAND
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.site import check_machine
 from fedgraph_flwr.site.__main__ import COMMANDS, main
 from fedgraph_flwr.site.check_data import fingerprint
+from fedgraph_flwr.site.check_link import keep
 from fedgraph_flwr.site.findings import OK, PROBLEM, UNKNOWN, Finding, exit_code, look
-from fedgraph_flwr.site.trial import keep
-from fedgraph_flwr.trained.folder import read_about
-from fedgraph_flwr.wording import BY_HAND
+from fedgraph_flwr.trained.model_folder import read_about
 from simulations.example_data import write_examples
 from simulations.inline import run_inline
 

@@ -9,10 +9,10 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import binom, chi2
 
-from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.site import gain
-from fedgraph_flwr.site.gain import compare, paired_interval
-from fedgraph_flwr.trained.predictions import Predictions
+from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.site import baseline as gain
+from fedgraph_flwr.site.baseline import compare, paired_interval
+from fedgraph_flwr.trained.model import Predictions
 
 
 def statistic(won: int, lost: int, count: int, delta: float) -> float:

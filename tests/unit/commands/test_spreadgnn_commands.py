@@ -7,12 +7,12 @@ import os
 
 import pytest
 
-from clients.binding import bind_run
-from clients.peers.sealing import KeyRing, fingerprint
-from fedgraph_flwr.figures.network import draw_facts, draw_network
-from fedgraph_flwr.node_config import trusted_peers
-from fedgraph_flwr.peers.topology import Network, build_topology
-from fedgraph_flwr.results.network import describe_network, facts_of
+from clients.sealing import KeyRing, fingerprint
+from clients.store import bind_run
+from fedgraph_flwr.core.network import Network, build_topology
+from fedgraph_flwr.node.node_config import trusted_peers
+from fedgraph_flwr.results.printed import describe_network, facts_of
+from fedgraph_flwr.view.matrices import draw_facts, draw_network
 from simulations import figures
 from simulations import fingerprint as fingerprint_command
 from simulations import topology as topology_command

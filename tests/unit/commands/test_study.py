@@ -10,21 +10,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedgraph_flwr.command import STOPPED
-from fedgraph_flwr.errors import ConfigError, FedGraphError
+from fedgraph_flwr.core.command import STOPPED
+from fedgraph_flwr.core.errors import ConfigError, FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations import study
+from simulations import study as figures
 from simulations.benchmark.verdict import judge
 from simulations.markup import markdown
 from simulations.presets import load_preset
-from simulations.tables import controls, figures
+from simulations.study import draw_study
+from simulations.tables import controls
+from simulations.tables.captions import by_row, make_reports
 from simulations.tables.differences import Difference, pair
-from simulations.tables.figures import draw_study
-from simulations.tables.file import merge, read, write
-from simulations.tables.naming import EXECUTION_KEYS, row_name
-from simulations.tables.report import by_row, make_reports
-from simulations.tables.results import Result, from_run
-from simulations.tables.runs import find_runs
+from simulations.tables.result_file import Result, from_run, merge, read, write
+from simulations.tables.runs import EXECUTION_KEYS, find_runs, row_name
 from simulations.tables.studies import FOLDER, load_study
 
 DOCS = FOLDER.parents[1] / "docs"
@@ -465,7 +464,7 @@ def test_a_sweep_is_drawn_by_itself(tmp_path, capsys):
 def test_a_figure_has_the_differences_of_its_table(small, tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(
-        "simulations.tables.figures.draw_differences",
+        "simulations.study.draw_differences",
         lambda _, panels, path: drawn.update({path.name: panels}) or path,
     )
     figure = (

@@ -11,28 +11,27 @@ import numpy as np
 import pytest
 from toys import random_graphs
 
-from fedgraph_flwr.data import GraphSet
-from fedgraph_flwr.embedding_scores import (
+from fedgraph_flwr.core.data import GraphSet
+from fedgraph_flwr.core.embedding_scores import (
     METRICS,
     TRANSFORMS,
     cluster_scores,
     probe_scores,
 )
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.selection import best_labelled, final
 from simulations import compare, study
 from simulations.presets import load_preset
+from simulations.study import draw_study
 from simulations.tables import controls
+from simulations.tables.captions import by_row
 from simulations.tables.controls import (
     control_results,
     one_class_scores,
     trivial_features,
 )
-from simulations.tables.figures import draw_study
-from simulations.tables.file import read
-from simulations.tables.report import by_row
-from simulations.tables.results import Result, hash_data, read_results
+from simulations.tables.result_file import Result, hash_data, read, read_results
 from simulations.tables.runs import find_runs
 from simulations.tables.studies import load_study
 
@@ -255,7 +254,7 @@ def test_lines_of_the_figures(results: Path, monkeypatch: pytest.MonkeyPatch) ->
         drawn[path.name] = lines
         return path
 
-    monkeypatch.setattr("simulations.tables.figures.draw_curve", keep)
+    monkeypatch.setattr("simulations.study.draw_curve", keep)
     for key, value in (("local-epochs", 1), ("dominance", 0.6)):
         write_run(results, "fclg-proteins", 1, {0: 0.5, 2: 0.4}, config={key: value})
     found = by_row(results_of(results)[0])

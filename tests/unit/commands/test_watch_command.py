@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedgraph_flwr.report.gather import gather
 from fedgraph_flwr.results.reader import load_summary
+from fedgraph_flwr.view.gather import gather
 from simulations import watch
 
 

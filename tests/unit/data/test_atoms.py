@@ -9,7 +9,7 @@ import toys
 from rdkit import Chem
 from torch_geometric.utils import from_smiles
 
-from datasets import atoms
+from datasets import molecules
 from datasets.molecules import MoleculeBuilder
 
 EXOTIC = ("[Pt@SP1](F)(Cl)(Br)N", "[Es]", "[Lr]")  # PyG knows no hybridisation SP2D
@@ -82,17 +82,17 @@ def test_ethanol_by_hand():
 
 
 def test_blocks_are_in_order_and_make_133_columns():
-    assert list(atoms.BLOCKS) == [*atoms.AtomKind._fields]
-    widths = [block.stop - block.start for block in atoms.BLOCKS.values()]
+    assert list(molecules.BLOCKS) == [*molecules.AtomKind._fields]
+    widths = [block.stop - block.start for block in molecules.BLOCKS.values()]
     assert widths == [101, 7, 6, 5, 6, 6, 1, 1]
-    columns = [c for b in atoms.BLOCKS.values() for c in range(b.start, b.stop)]
-    assert columns == list(range(atoms.NUM_FEATURES)) == list(range(133))
+    columns = [c for b in molecules.BLOCKS.values() for c in range(b.start, b.stop)]
+    assert columns == list(range(molecules.NUM_FEATURES)) == list(range(133))
 
 
 def test_private_features_drop_blocks():
     without = {
-        name: sorted(set(range(133)) - set(atoms.feature_columns(name).tolist()))
-        for name in atoms.FEATURES
+        name: sorted(set(range(133)) - set(molecules.feature_columns(name).tolist()))
+        for name in molecules.FEATURES
     }
     assert without["atoms"] == []
     assert without["atoms-no-degree"] == list(range(101, 108))
@@ -100,7 +100,7 @@ def test_private_features_drop_blocks():
 
 
 def test_strict_features_do_not_know_the_bonds():
-    strict = atoms.feature_columns("atoms-strict")
+    strict = molecules.feature_columns("atoms-strict")
     rows = [
         toys.smiles_to_graph(smiles)[0][0, strict]
         for smiles in ("C", "CC", "C#C", "c1ccccc1", "[C@](F)(Cl)(Br)I")
@@ -164,9 +164,9 @@ def test_published_sets_keep_the_order_in_which_they_are_written():
     ],
 )
 def test_centres_are_called_by_their_cip_labels(smiles, columns):
-    mol = atoms.order_free(atoms.parse_smiles(smiles))
-    rows = [atoms.atom_features(atoms.atom_kind(a)) for a in mol.GetAtoms()]
-    found = [row[atoms.BLOCKS["chirality"]].argmax() for row in rows]
+    mol = molecules.order_free(molecules.parse_smiles(smiles))
+    rows = [molecules.atom_features(molecules.atom_kind(a)) for a in mol.GetAtoms()]
+    found = [row[molecules.BLOCKS["chirality"]].argmax() for row in rows]
     assert [column for column in found if column] == columns
 
 
@@ -189,10 +189,10 @@ def test_the_order_of_atoms_does_not_matter():
 )
 def test_refused_strings_have_a_reason(smiles, reason, capfd):
     with pytest.raises(ValueError, match=reason):
-        atoms.parse_smiles(smiles)
+        molecules.parse_smiles(smiles)
     assert capfd.readouterr().err == ""
 
 
 def test_rdkit_is_imported_only_where_it_is_used():
-    code = "import sys, datasets, datasets.atoms; sys.exit('rdkit' in sys.modules)"
+    code = "import sys, datasets, datasets.molecules; sys.exit('rdkit' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

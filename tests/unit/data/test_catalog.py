@@ -4,8 +4,8 @@ import pytest
 import toys
 
 import datasets
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.errors import ConfigError
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.resolve import defaults, resolve
 
 ALIKE = "MUTAG", "PROTEINS", "tu:Letter-low", "synthetic", "graphs-csv"

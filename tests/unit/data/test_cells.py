@@ -2,10 +2,10 @@
 
 import pytest
 
-from datasets.cells import alike, by_look, readings, twin
-from datasets.encode import encode_classes, encode_features, meaning
-from datasets.schema import CATEGORY, Feature, Schema
-from datasets.table import Block
+from datasets.tabular.blocks import Block
+from datasets.tabular.cells import alike, by_look, readings, twin
+from datasets.tabular.encode import encode_classes, encode_features, meaning
+from datasets.tabular.schema_file import CATEGORY, Feature, Schema
 
 
 @pytest.mark.parametrize(

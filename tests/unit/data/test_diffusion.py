@@ -16,9 +16,9 @@ from scipy.linalg import expm
 
 from datasets import cache, diffusion
 from datasets.diffusion import diffuse, load_diffusion
-from datasets.tu import load_tu
-from fedgraph_flwr.data import DiffusionSpec, GraphSet, WeightedEdges
-from fedgraph_flwr.errors import ConfigError, DataError
+from datasets.public.tu import load_tu
+from fedgraph_flwr.core.data import DiffusionSpec, GraphSet, WeightedEdges
+from fedgraph_flwr.core.errors import ConfigError, DataError
 
 PPR = DiffusionSpec(kind="ppr")
 HEAT = DiffusionSpec(kind="heat")

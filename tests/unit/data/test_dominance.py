@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datasets import graph_partitions
-from fedgraph_flwr.data import earth_mover_distance
-from fedgraph_flwr.errors import DataError
+from datasets import partitioners
+from fedgraph_flwr.core.data import earth_mover_distance
+from fedgraph_flwr.core.errors import DataError
 
 # Graphs per class in the files (DHFR's smaller class comes first there), and the EMD
 # of six clients in the captions of the paper's Tables II and III.
@@ -30,9 +30,7 @@ def class_counts(clients, y):
 
 def dominance_counts(sizes, num_clients, rho, *, seed=0):
     y = labels(sizes)
-    clients = graph_partitions.dominant_classes(
-        y, num_clients, seed=seed, dominance=rho
-    )
+    clients = partitioners.dominant_classes(y, num_clients, seed=seed, dominance=rho)
     return class_counts(clients, y)
 
 
@@ -45,7 +43,7 @@ def test_published_emd_of_the_dominance_split(name):
     measured = earth_mover_distance(dominance_counts(sizes, 6, 0.8))
     assert measured == pytest.approx(emd, abs=5e-5)
     y = labels(sizes)
-    default = graph_partitions.partition_graphs(
+    default = partitioners.partition_graphs(
         "dominance", y, num_clients=6, seed=0, alpha=0.5
     )
     assert earth_mover_distance(class_counts(default, y)) == measured
@@ -56,9 +54,7 @@ def test_published_emd_of_the_iid_split(name):
     sizes, _, emd = PUBLISHED[name]
     kind = "iid" if name == "ENZYMES" else "iid-classwise"
     y = labels(sizes)
-    clients = graph_partitions.partition_graphs(
-        kind, y, num_clients=6, seed=0, alpha=0.5
-    )
+    clients = partitioners.partition_graphs(kind, y, num_clients=6, seed=0, alpha=0.5)
     counts = class_counts(clients, y)
     assert earth_mover_distance(counts) == pytest.approx(emd, abs=5e-5)
 
@@ -74,7 +70,7 @@ def test_shares_of_proteins_by_hand():
         [44, 120],
     ]
     y = labels([663, 450])
-    assert class_counts(graph_partitions.iid_classwise(y, 6, seed=0), y).tolist() == [
+    assert class_counts(partitioners.iid_classwise(y, 6, seed=0), y).tolist() == [
         *[[111, 75]] * 3,
         *[[110, 75]] * 3,
     ]
@@ -134,9 +130,7 @@ def test_emd_grows_as_the_spec_says(rho):
 )
 def test_every_graph_goes_to_one_client_and_shares_are_even(y, num_clients, rho, seed):
     y = np.array(y)
-    clients = graph_partitions.dominant_classes(
-        y, num_clients, seed=seed, dominance=rho
-    )
+    clients = partitioners.dominant_classes(y, num_clients, seed=seed, dominance=rho)
     assert sorted(np.concatenate(clients).tolist()) == list(range(len(y)))
     assert all((np.diff(rows) > 0).all() for rows in clients)
     counts = class_counts(clients, y)
@@ -157,9 +151,9 @@ def test_every_graph_goes_to_one_client_and_shares_are_even(y, num_clients, rho,
 
 def test_a_class_is_shuffled_apart_from_the_others():
     y = labels([40, 30, 20])
-    before = graph_partitions.dominant_classes(y, 4, seed=3, dominance=0.7)
-    after = graph_partitions.dominant_classes(y[:70], 4, seed=3, dominance=0.7)
-    other = graph_partitions.dominant_classes(y, 4, seed=4, dominance=0.7)
+    before = partitioners.dominant_classes(y, 4, seed=3, dominance=0.7)
+    after = partitioners.dominant_classes(y[:70], 4, seed=3, dominance=0.7)
+    other = partitioners.dominant_classes(y, 4, seed=4, dominance=0.7)
     # Client 0 is the first of two owners of class 0, with and without a third class.
     rows = [clients[0][clients[0] < 40].tolist() for clients in (before, after)]
     assert rows[0] == rows[1] != list(range(14))  # nor is it the files' order
@@ -170,7 +164,7 @@ def test_dominance_is_passed_on_and_checked():
     y = labels([30, 30])
 
     def counts(**options):
-        clients = graph_partitions.partition_graphs(
+        clients = partitioners.partition_graphs(
             "dominance", y, num_clients=2, seed=0, alpha=0.5, **options
         )
         return class_counts(clients, y).tolist()
@@ -181,7 +175,7 @@ def test_dominance_is_passed_on_and_checked():
         with pytest.raises(ValueError, match=r"dominance must be in \[0, 1\], got"):
             counts(dominance=bad)
     with pytest.raises(DataError, match=r"gets \d of 6 graphs .* 'dominance'"):
-        graph_partitions.partition_graphs(
+        partitioners.partition_graphs(
             "dominance", y[27:33], num_clients=3, seed=0, alpha=0.5, dominance=0.8
         )
 
@@ -197,7 +191,7 @@ def test_dominance_is_passed_on_and_checked():
 )
 def test_classwise_shares_are_even_and_complete(y, num_clients, seed):
     y = np.array(y)
-    clients = graph_partitions.iid_classwise(y, num_clients, seed=seed)
+    clients = partitioners.iid_classwise(y, num_clients, seed=seed)
     assert sorted(np.concatenate(clients).tolist()) == list(range(len(y)))
     assert all((np.diff(rows) > 0).all() for rows in clients)
     counts = class_counts(clients, y)

@@ -15,13 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets.cache import cache_root
-from datasets.moleculenet import RAW, load_moleculenet
-from datasets.node_graphs import NODE_SOURCES, load_node_graph
-from datasets.raw import KNOWN
-from datasets.tu import load_tu
-from datasets.tu_raw import download_raw
-from fedgraph_flwr.errors import DataError
+from datasets.cache import KNOWN, cache_root
+from datasets.public.moleculenet import RAW, load_moleculenet
+from datasets.public.node_graphs import NODE_SOURCES, load_node_graph
+from datasets.public.tu import download_raw, load_tu
+from fedgraph_flwr.core.errors import DataError
 
 CERTIFICATES = Path(__file__).parents[3] / "examples" / "deployment" / "certificates.sh"
 URL = "torch_geometric.datasets.{}.url"

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import toys
 
-from datasets.atoms import FEATURES
-from datasets.moleculenet import load_moleculenet
-from fedgraph_flwr.privacy import TELLS_EDGES
+from datasets.molecules import FEATURES
+from datasets.public.moleculenet import load_moleculenet
+from fedgraph_flwr.core.privacy_settings import TELLS_EDGES
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "privacy.md"
 ROWS = re.findall(

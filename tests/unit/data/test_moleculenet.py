@@ -13,14 +13,15 @@ import toys
 
 import datasets
 from clients.graphs.batching import CollatedGraphs
-from datasets import atoms, graph_partitions
-from datasets.moleculenet import RAW, load_moleculenet
-from fedgraph_flwr.data import SPLITS
-from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.introduction import introduce
+from datasets import molecules as atoms
+from datasets import partitioners
+from datasets.public.moleculenet import RAW, load_moleculenet
+from fedgraph_flwr.core.data import SPLITS
+from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.seeding import numpy_rng
+from fedgraph_flwr.node.introduce import introduce
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.seeding import numpy_rng
-from strategies.introductions import read_introduction
+from strategies.directory import read_introduction
 
 REAL = os.environ.get("FEDGRAPH_DATA", "")
 needs_real_data = pytest.mark.skipif(
@@ -247,7 +248,7 @@ def test_held_out_graphs_are_everybodys_and_the_others_shared_out(chains):
     everyone = sorted([*trained, *rows["val"][0], *rows["test"][0]])
     assert everyone == list(range(300))
     assert min(map(len, rows["train"])) >= 10
-    shares = graph_partitions.quantity_skew(
+    shares = partitioners.quantity_skew(
         np.sort(trained), 4, seed=chains().split_seed, alpha=chains().dirichlet_alpha
     )
     assert rows["train"] == [share.tolist() for share in shares]
@@ -290,7 +291,7 @@ def test_shares_are_cut_at_the_floors_of_one_draw():
         expected = [shuffled[a:b] for a, b in itertools.pairwise(ends)]
         if all(len(part) >= 10 for part in expected):
             break
-    found = graph_partitions.quantity_skew(rows, 4, seed=5, alpha=0.5)
+    found = partitioners.quantity_skew(rows, 4, seed=5, alpha=0.5)
     assert [sorted(part) for part in expected] == [part.tolist() for part in found]
 
 
@@ -298,38 +299,34 @@ def test_a_small_alpha_is_skewed_and_a_large_one_even():
     def largest(alpha, seeds=range(20)):
         rows = np.arange(4000)
         return [
-            max(
-                map(
-                    len, graph_partitions.quantity_skew(rows, 4, seed=seed, alpha=alpha)
-                )
-            )
+            max(map(len, partitioners.quantity_skew(rows, 4, seed=seed, alpha=alpha)))
             for seed in seeds
         ]
 
     assert np.mean(largest(0.2)) > np.mean(largest(2.0)) + 300
     assert max(largest(1e6)) < 1020
-    (alone,) = graph_partitions.quantity_skew(np.arange(10), 1, seed=0, alpha=1)
+    (alone,) = partitioners.quantity_skew(np.arange(10), 1, seed=0, alpha=1)
     assert alone.tolist() == list(range(10))
 
 
 def test_shares_that_cannot_be(monkeypatch):
     with pytest.raises(DataError, match=r"39 training graphs .* 4 .* num-clients to 3"):
-        graph_partitions.quantity_skew(np.arange(39), 4, seed=0, alpha=1)
-    monkeypatch.setattr(graph_partitions, "MAX_DRAWS", 50)
+        partitioners.quantity_skew(np.arange(39), 4, seed=0, alpha=1)
+    monkeypatch.setattr(partitioners, "MAX_DRAWS", 50)
     with pytest.raises(DataError, match=r"Dirichlet\(0.01\).*raise dirichlet-alpha"):
-        graph_partitions.quantity_skew(np.arange(100), 8, seed=0, alpha=0.01)
+        partitioners.quantity_skew(np.arange(100), 8, seed=0, alpha=0.01)
 
 
 def test_a_set_is_cut_once_for_all_clients_also_if_it_cannot_be(chains, monkeypatch):
     seeds = []
-    real = graph_partitions.quantity_skew
+    real = partitioners.quantity_skew
 
     def count(*args, seed, **options):
         seeds.append(seed)
         return real(*args, seed=seed, **options)
 
-    monkeypatch.setattr(graph_partitions, "quantity_skew", count)
-    monkeypatch.setattr(graph_partitions, "MAX_DRAWS", 50)
+    monkeypatch.setattr(partitioners, "quantity_skew", count)
+    monkeypatch.setattr(partitioners, "MAX_DRAWS", 50)
     for client in range(3):
         datasets.load_partition(chains(split_seed=77), client)
     errors = []

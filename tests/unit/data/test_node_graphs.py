@@ -12,11 +12,11 @@ import pytest
 import toys
 
 import datasets
-from datasets import planted, synthetic
+from datasets import synthetic
 from datasets.node_clients import induced_subgraph
-from datasets.node_graphs import largest_component, load_node_graph, whole_graph
-from datasets.node_partitions import partition_nodes
-from fedgraph_flwr.errors import DataError
+from datasets.partitioners import partition_nodes
+from datasets.public.node_graphs import largest_component, load_node_graph, whole_graph
+from fedgraph_flwr.core.errors import DataError
 from simulations.node_statistics import (
     client_statistics,
     heterogeneity,
@@ -362,8 +362,11 @@ def test_statistics_of_a_graph_that_can_be_counted_by_hand():
 
 
 def test_planted_clients_are_repeatable_and_follow_the_seed():
-    first, again = (planted.generate_client(2, 7) for _ in range(2))
-    other, neighbour = planted.generate_client(2, 8), planted.generate_client(3, 7)
+    first, again = (synthetic.generate_planted(2, 7) for _ in range(2))
+    other, neighbour = (
+        synthetic.generate_planted(2, 8),
+        synthetic.generate_planted(3, 7),
+    )
     np.testing.assert_array_equal(first.x, again.x)
     np.testing.assert_array_equal(first.edge_index, again.edge_index)
     assert not np.array_equal(first.x, other.x)
@@ -371,9 +374,9 @@ def test_planted_clients_are_repeatable_and_follow_the_seed():
 
 
 def test_planted_features_are_prototypes_with_noise_of_deviation_1():
-    graphs = [planted.generate_client(client, 7) for client in range(10)]
+    graphs = [synthetic.generate_planted(client, 7) for client in range(10)]
     block = np.repeat(np.arange(4), 25)
-    noise = np.stack([g.x - planted.prototypes(7)[block] for g in graphs])
+    noise = np.stack([g.x - synthetic.prototypes(7)[block] for g in graphs])
     assert abs(noise.mean()) < 0.02  # 32,000 numbers
     assert abs(noise.std() - 1) < 0.02
     edges = np.concatenate([block[g.edge_index] for g in graphs], axis=1)
@@ -393,9 +396,9 @@ def test_planted_clients_draw_roles_of_their_own():
 
 def test_planted_groups_contradict_each_other_about_labels():
     """Nodes near one prototype have one class in group 0 and the next in group 1."""
-    centres = planted.prototypes(7)
+    centres = synthetic.prototypes(7)
     for client, group in ((0, 0), (1, 1), (2, 0), (3, 1)):
-        graph = planted.generate_client(client, 7)
+        graph = synthetic.generate_planted(client, 7)
         assert synthetic.client_group(client) == group
         means_of = np.stack([graph.x[graph.y == c].mean(axis=0) for c in range(4)])
         gaps = np.linalg.norm(means_of[:, None] - centres, axis=2)
@@ -403,7 +406,7 @@ def test_planted_groups_contradict_each_other_about_labels():
 
 
 def test_planted_edges_are_undirected_and_mostly_within_blocks():
-    graph = planted.generate_client(0, 7)
+    graph = synthetic.generate_planted(0, 7)
     source, target = graph.edge_index
     pairs = set(zip(source.tolist(), target.tolist(), strict=True))
     assert pairs == {(b, a) for a, b in pairs}

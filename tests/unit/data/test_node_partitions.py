@@ -12,12 +12,12 @@ from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 
 import datasets
-from datasets import node_clients, node_partitions
-from datasets.cuts import cut_once
+from datasets import node_clients, partitioners
+from datasets.cache import cut_once
 from datasets.node_clients import TEST, TRAIN, VAL, draw_roles, induced_subgraph
-from datasets.node_graphs import whole_graph
-from datasets.node_partitions import PARTITIONERS, partition_nodes
-from fedgraph_flwr.errors import ConfigError, DataError
+from datasets.partitioners import NODE_PARTITIONERS, partition_nodes
+from datasets.public.node_graphs import whole_graph
+from fedgraph_flwr.core.errors import ConfigError, DataError
 
 DISJOINT = ("louvain", "metis")
 OVERLAPPING = ("metis-overlap", "metis-overlap-replacement")
@@ -58,7 +58,7 @@ def test_features_classes_and_edges_stay_with_their_nodes(case):
 
 @settings_of(max_examples=40, deadline=None)
 @given(
-    st.sampled_from(sorted(PARTITIONERS)),
+    st.sampled_from(sorted(NODE_PARTITIONERS)),
     st.integers(60, 90),
     st.sampled_from([0.02, 0.1, 0.5]),
     st.integers(0, 10_000),
@@ -184,7 +184,7 @@ def test_too_few_nodes_for_three_roles_are_refused(num_nodes):
 
 
 def test_overlapping_clients_hold_half_of_their_part(settings):
-    parts = PARTITIONERS["metis"](rings(12, 10), 2, seed=0)
+    parts = NODE_PARTITIONERS["metis"](rings(12, 10), 2, seed=0)
     kind = settings(partition="metis-overlap", num_clients=10)
     for client in range(10):
         part = parts[client // 5]
@@ -232,7 +232,7 @@ def test_the_split_hash_tells_clients_partitions_and_seeds_apart(settings):
     assert len({usual, *others}) == 4
 
 
-@pytest.mark.parametrize("kind", sorted(PARTITIONERS))
+@pytest.mark.parametrize("kind", sorted(NODE_PARTITIONERS))
 def test_more_clients_than_nodes_are_refused(settings, kind):
     with pytest.raises(ConfigError, match="num-clients is 125, but rings has 120"):
         datasets.load_partition(settings(partition=kind, num_clients=125), 0)
@@ -291,7 +291,7 @@ def test_partitions_of_graph_sets_are_refused(partition):
 def test_one_client_has_the_whole_graph():
     (ids,) = partition_nodes("metis", rings(4, 10), 1, seed=0)
     np.testing.assert_array_equal(ids, np.arange(40))
-    assert node_partitions.SAMPLES_PER_PART == 5
+    assert partitioners.SAMPLES_PER_PART == 5
 
 
 @pytest.mark.parametrize(

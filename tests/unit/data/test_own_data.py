@@ -6,11 +6,10 @@ import pytest
 import toys
 
 from datasets import load_partition
-from datasets.own_data import build, load_folder
-from datasets.own_graphs import _both_ways
-from datasets.schema_read import read_schema
-from fedgraph_flwr.errors import ConfigError, DataError
-from fedgraph_flwr.seeding import numpy_rng
+from datasets.own.graph_tables import _both_ways, build, load_folder
+from datasets.tabular.schema_file import read_schema
+from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.seeding import numpy_rng
 
 
 def made(folder, **more):
@@ -120,7 +119,7 @@ def test_a_file_of_a_spreadsheet(tmp_path):
 
 
 def test_more_empty_lines_than_a_block_end_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.tables.BLOCK", 2)
+    monkeypatch.setattr("datasets.own.folder_tables.BLOCK", 2)
     nodes = own_files.NODES.replace("g2,c", "\n\n\n\n\n\ng2,c")
     data, _ = made(own_files.write(tmp_path, nodes=nodes))
     plain, _ = made(own_files.write(tmp_path))
@@ -333,7 +332,7 @@ def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch)
         return build(*args, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr("datasets.own_data.build", slow)
+        patch.setattr("datasets.own.graph_tables.build", slow)
         with pytest.raises(DataError, match=r"site has changed while it was read"):
             load_folder(folder, schema, cache_dir=str(tmp_path / "cache"))
     own_files.write(folder)

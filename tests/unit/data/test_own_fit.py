@@ -8,11 +8,11 @@ import pytest
 import toys
 
 from datasets import load_partition
-from datasets.own_data import build
-from datasets.schema_infer import infer_schema
-from datasets.schema_read import read_schema
-from fedgraph_flwr.errors import DataError
-from fedgraph_flwr.introduction import introduce
+from datasets.own.graph_tables import build
+from datasets.own.infer import infer_schema
+from datasets.tabular.schema_file import read_schema
+from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.node.introduce import introduce
 from fedgraph_flwr.resolve import defaults, resolve
 
 N = 60
@@ -143,7 +143,7 @@ def test_graphs_without_edges_are_counted(tmp_path, share):
     kept = edges[: len(edges) - round(share * N)]
     (folder / "edges.csv").write_text("\n".join(kept) + "\n")
     told = ["12 of 60 graphs have several nodes and no edge"] if share else []
-    assert [d for d in read(folder)[0].doubts if "no edge" in d] == told
+    assert [d for d in read(folder)[0].remarks if "no edge" in d] == told
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_names_elsewhere_that_are_written_otherwise_are_shown(tmp_path, name, to
     data, _, unfit = read(spoilt(tmp_path, "outside", 0.2, drop))
     del KINDS["outside"]
     assert data.left_out == ["20 % of edges"]
-    assert (told in " ".join([*data.doubts, *(why for _, why in unfit)])) is True
-    assert any("count as outside" in d for d in data.doubts) is (told == "outside")
+    assert (told in " ".join([*data.remarks, *(why for _, why in unfit)])) is True
+    assert any("count as outside" in d for d in data.remarks) is (told == "outside")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_unused_columns_of_several_units_are_named(tmp_path, column, cells, is_t
     first, *rows = path.read_text().splitlines()
     rows = [f"{row},{pair[k % 2]}" for k, row in enumerate(rows)]
     path.write_text("\n".join([f"{first},{column}", *rows]) + "\n")
-    assert any("several units" in doubt for doubt in read(folder)[0].doubts) is is_told
+    assert any("several units" in doubt for doubt in read(folder)[0].remarks) is is_told
 
 
 @pytest.mark.parametrize("cell", ["1,050", "<5", "low"])
@@ -242,7 +242,7 @@ def test_two_nodes_whose_names_look_alike_are_told(tmp_path, one, other):
     edges = f"source,target\n{one},b\n{other},d\n"
     data, names, _ = read(own_files.write_graph(tmp_path, text, edges))
     assert len(names) == 4
-    (told,) = [doubt for doubt in data.doubts if "look like" in doubt]
+    (told,) = [doubt for doubt in data.remarks if "look like" in doubt]
     assert (
         f"1 name(s) of nodes look like another's, such as {one!a} and {other!a}" in told
     )

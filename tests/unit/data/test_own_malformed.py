@@ -6,20 +6,20 @@ from dataclasses import replace
 import own_files
 import pytest
 
-from datasets.encode import encode_features
-from datasets.own_clients import client_folder
-from datasets.own_data import build
-from datasets.schema import (
+from datasets.own.graph_tables import build
+from datasets.own.infer import infer_schema
+from datasets.own.load import client_folder
+from datasets.tabular.blocks import Block
+from datasets.tabular.encode import encode_features
+from datasets.tabular.schema_file import (
     CATEGORY,
     Feature,
     Schema,
+    read_schema,
     to_toml,
     write_schema,
 )
-from datasets.schema_infer import infer_schema
-from datasets.schema_read import read_schema
-from datasets.table import Block
-from fedgraph_flwr.errors import DataError, FedGraphError, StorageError
+from fedgraph_flwr.core.errors import DataError, FedGraphError, StorageError
 
 G, N, E, S = own_files.GRAPHS, own_files.NODES, own_files.EDGES, own_files.SCHEMA
 # What is written, where the message must point, what it says, and words of the cure.
@@ -685,7 +685,9 @@ def test_a_schema_that_could_not_be_written_whole_leaves_its_place_free(
     place = tmp_path / "new" / "schema.toml"
     place.parent.mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr("datasets.schema.to_toml", lambda _: "\ud800")  # as a full disk
+        patch.setattr(
+            "datasets.tabular.schema_file.to_toml", lambda _: "\ud800"
+        )  # as a full disk
         with pytest.raises(UnicodeEncodeError):
             write_schema(schema, place)
     assert not list(place.parent.iterdir())

@@ -8,7 +8,7 @@ import toys
 
 import datasets
 from datasets import partition as module
-from fedgraph_flwr.errors import DataError
+from fedgraph_flwr.core.errors import DataError
 
 
 @pytest.mark.parametrize("dataset", ["graphs-csv", "smiles-csv"])

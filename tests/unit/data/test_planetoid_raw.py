@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from datasets import node_graphs
-from datasets.node_graphs import load_node_graph
-from datasets.planetoid_raw import safe_copy
-from fedgraph_flwr.errors import DataError
+from datasets.public import node_graphs
+from datasets.public.node_graphs import load_node_graph, safe_copy
+from fedgraph_flwr.core.errors import DataError
 
 NUM_NODES = 510  # PyTorch Geometric counts on 500 nodes to validate on
 RING = {k: [(k + 1) % NUM_NODES, (k - 1) % NUM_NODES] for k in range(NUM_NODES)}
@@ -195,7 +194,7 @@ def test_downloads_are_read_with_the_same_care(tmp_path, monkeypatch):
         path.write_bytes((source / url.rsplit("/", 1)[1]).read_bytes())
 
     monkeypatch.delenv("FEDGRAPH_DATA", raising=False)
-    monkeypatch.setattr("datasets.raw.fetch", fetch)
+    monkeypatch.setattr("datasets.cache.fetch", fetch)
     cache = tmp_path / "cache"
     with pytest.raises(DataError, match=r"ind\.pubmed\.tx is not taken"):
         load_node_graph("PubMed", "raw", cache_dir=str(cache))
@@ -203,5 +202,5 @@ def test_downloads_are_read_with_the_same_care(tmp_path, monkeypatch):
     raw = cache / "downloads" / "PubMed" / "raw"
     assert len(list(raw.iterdir())) == len(node_graphs.NODE_SOURCES["PubMed"].files)
     (raw / "ind.pubmed.tx").write_bytes(pickle.dumps(sparse.csr_matrix(FEATURES[-2:])))
-    monkeypatch.setattr("datasets.raw.fetch", None)  # what is there stays
+    monkeypatch.setattr("datasets.cache.fetch", None)  # what is there stays
     assert load_node_graph("PubMed", "raw", cache_dir=str(cache)).num_nodes == NUM_NODES

@@ -10,8 +10,9 @@ from torch_geometric.data import Data
 
 from datasets.partition import load_partition
 from datasets.plugged import from_pyg
-from fedgraph_flwr import plugins, server_app
-from fedgraph_flwr.errors import ConfigError, DataError, RunFailedError
+from fedgraph_flwr import server_app
+from fedgraph_flwr.core import plugins
+from fedgraph_flwr.core.errors import ConfigError, DataError, RunFailedError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations.inline import run_inline
 

@@ -8,14 +8,13 @@ from decimal import Decimal
 import own_files
 import pytest
 
-from datasets.new_items import load_new
-from datasets.own_data import build
-from datasets.schema import to_toml
-from datasets.schema_infer import infer_schema
-from datasets.schema_read import read_schema
-from fedgraph_flwr.errors import DataError
+from datasets.own.graph_tables import build
+from datasets.own.infer import infer_schema
+from datasets.own.new_items import load_new
+from datasets.tabular.schema_file import read_schema, to_toml
+from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.seeding import numpy_rng
 from fedgraph_flwr.site.__main__ import main
 
 
@@ -282,11 +281,11 @@ def test_marks_of_what_is_not_known_are_told_and_are_no_class(tmp_path, mark):
     assert ((data.y < 0) == [i % 3 == 0 for i in range(60)]).all()
     assert (data.x[:, 1] == [i % 4 == 1 for i in range(60)]).all()  # the indicators
     assert (data.x[:, 4] == [i % 3 == 0 for i in range(60)]).all()
-    assert len(data.doubts) == 3
+    assert len(data.remarks) == 3
     known = replace(schema, classes=("bad", "ok", mark))  # as the schema says
     data, *_ = build(folder, known, bad_rows="refuse")
     assert (data.y >= 0).all()
-    assert len(data.doubts) == 2
+    assert len(data.remarks) == 2
 
 
 @pytest.mark.parametrize(
@@ -403,7 +402,7 @@ def test_a_number_far_from_all_others_that_many_rows_share_is_told(
     if schema.features[0].kind == "number" and not {"-98", "8"} & {
         *codes
     }:  # fewer than 10
-        assert len(data.doubts) == len(codes)
+        assert len(data.remarks) == len(codes)
 
 
 def test_targets_that_may_not_be_known_are_told(tmp_path):
@@ -412,7 +411,7 @@ def test_targets_that_may_not_be_known_are_told(tmp_path):
     told = "label of graphs.csv: 10 of 20 cells (50.0%) are -999, and count as numbers"
     assert schema.target_kind == "regression"
     assert any(note.startswith(told) for note in notes)
-    assert any(d.startswith(told) for d in build(tmp_path / "a", schema)[0].doubts)
+    assert any(d.startswith(told) for d in build(tmp_path / "a", schema)[0].remarks)
     answers = {"ylabel": lambda i: ["TRUE", "FALSE", "NA"][i % 3]}
     schema, notes = infer_schema(site(tmp_path / "b", **answers))
     assert schema.target_kind == "binary"
@@ -470,8 +469,8 @@ def test_another_scale_or_spelling_than_the_schema_knows_is_told(
 ):
     mine = {"kind": lambda i: "rare" if i < 3 else "x"}
     schema, _ = infer_schema(site(tmp_path / "a", **mine))
-    assert not build(tmp_path / "a", schema, bad_rows="refuse")[0].doubts
-    doubts = build(site(tmp_path / "b", **(mine | columns)), schema)[0].doubts
+    assert not build(tmp_path / "a", schema, bad_rows="refuse")[0].remarks
+    doubts = build(site(tmp_path / "b", **(mine | columns)), schema)[0].remarks
     assert [d.startswith(told) for d in doubts] == [True] * bool(told)
     own = {**defaults(), "method": "fedavg", "dataset": "graphs-csv"}
     load_new(resolve(own).settings, tmp_path / "b", [], schema=to_toml(schema))

@@ -12,13 +12,13 @@ import toys
 
 import datasets
 from datasets.molecules import warn_once
-from datasets.smiles_csv import _tell_columns, load_client_file
-from datasets.smiles_csv_table import build_from_csv
-from fedgraph_flwr.data import SPLITS
-from fedgraph_flwr.errors import ConfigError, DataError
+from datasets.own.smiles import _tell_columns, load_client_file
+from datasets.smiles_table import build_from_csv
+from fedgraph_flwr.core.data import SPLITS
+from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.server_app import common_start
-from strategies.report import ClientInfo
+from strategies.round_report import ClientInfo
 
 ROWS = "name,smiles,toxic,active\na,CCO,1,0\nb,C,,1\n\nc,c1ccccc1,0,\n"
 
@@ -462,7 +462,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(load, monkeypatch):
         path.write_text(ROWS.replace("a,CCO", "a,CCN"))
         return build_from_csv(name, path, *args, **more)
 
-    monkeypatch.setattr("datasets.smiles_csv.build_from_csv", slow)
+    monkeypatch.setattr("datasets.own.smiles.build_from_csv", slow)
     with pytest.raises(DataError, match=r"a.csv has changed while it was read"):
         load({"a.csv": ROWS})
 

@@ -9,10 +9,10 @@ import own_files
 import pytest
 import toys
 
-from datasets import load_partition, split_noise
-from datasets.split_noise import add_noise, flipped, rewired, shuffled_rows
-from fedgraph_flwr.data import GraphSet, pointer
-from fedgraph_flwr.errors import ConfigError, DataError
+from datasets import load_partition, splits
+from datasets.splits import add_noise, flipped, rewired, shuffled_rows
+from fedgraph_flwr.core.data import GraphSet, pointer
+from fedgraph_flwr.core.errors import ConfigError, DataError
 
 KINDS = ("features", "edges", "labels")
 
@@ -150,7 +150,7 @@ def test_one_way_edges_stay_one_way():
 
 def test_large_graphs_are_drawn_by_rejection_and_obey_the_same_rules(monkeypatch):
     graphs = toys.random_graphs(10, dense=True)
-    monkeypatch.setattr(split_noise, "_FEW_PAIRS", -1)
+    monkeypatch.setattr(splits, "_FEW_PAIRS", -1)
     found = rewired(graphs, 0.5, rng())
     for size, old, new in zip(
         np.diff(graphs.node_ptr), edge_sets(graphs), edge_sets(found), strict=True
@@ -160,10 +160,10 @@ def test_large_graphs_are_drawn_by_rejection_and_obey_the_same_rules(monkeypatch
         assert (len(new), len(old & new)) == (len(old), len(old) - 2 * moved)
 
 
-@pytest.mark.parametrize("few", [split_noise._FEW_PAIRS, -1])
+@pytest.mark.parametrize("few", [splits._FEW_PAIRS, -1])
 def test_every_free_pair_is_as_likely(monkeypatch, few):
     """One edge of four nodes moves to one of five other pairs."""
-    monkeypatch.setattr(split_noise, "_FEW_PAIRS", few)
+    monkeypatch.setattr(splits, "_FEW_PAIRS", few)
     one = graph({(0, 1), (1, 0)}, 4)
     seen = [min(*edge_sets(rewired(one, 1.0, rng(s)))[0]) for s in range(1000)]
     counts = np.unique(np.array(seen), axis=0, return_counts=True)[1]

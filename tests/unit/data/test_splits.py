@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
 import datasets
-from datasets import graph_partitions, splits
-from fedgraph_flwr.data import hash_federation, hash_split
-from fedgraph_flwr.errors import DataError
+from datasets import partitioners, splits
+from fedgraph_flwr.core.data import hash_federation, hash_split
+from fedgraph_flwr.core.errors import DataError
 
-EXCLUSIVE = sorted(set(graph_partitions.PARTITIONERS) - {"chunks-overlap"})
+EXCLUSIVE = sorted(set(partitioners.PARTITIONERS) - {"chunks-overlap"})
 
 
 def partition(kind, y, num_clients, *, seed=123, alpha=0.5):
-    return graph_partitions.partition_graphs(
+    return partitioners.partition_graphs(
         kind, np.asarray(y), num_clients=num_clients, seed=seed, alpha=alpha
     )
 
@@ -47,7 +47,7 @@ def test_every_graph_goes_to_one_client(
     extra = {"alpha": alpha} if is_dirichlet else {}
     if kind == "dominance":
         extra = {"dominance": min(alpha, 1.0)}
-    clients = graph_partitions.PARTITIONERS[kind](y, num_clients, seed=seed, **extra)
+    clients = partitioners.PARTITIONERS[kind](y, num_clients, seed=seed, **extra)
     assert len(clients) == num_clients
     assert sorted(np.concatenate(clients).tolist()) == list(range(len(y)))
     assert all((np.diff(rows) > 0).all() for rows in clients)
@@ -55,7 +55,7 @@ def test_every_graph_goes_to_one_client(
         assert min(map(len, clients)) >= min(10, len(y) // num_clients)
 
 
-@pytest.mark.parametrize("kind", sorted(graph_partitions.PARTITIONERS))
+@pytest.mark.parametrize("kind", sorted(partitioners.PARTITIONERS))
 def test_partition_depends_on_the_seed_only(kind):
     y = labels(400)
     np.random.seed(0)  # noqa: NPY002 - the global stream must not matter
@@ -73,19 +73,16 @@ def test_reference_chunks_draw_as_the_reference_does(num_graphs, num_clients):
     stream = np.random.RandomState(123)
     for graph in range(num_clients * size, num_graphs):
         expected[stream.randint(0, num_clients)].append(graph)
-    chunks = graph_partitions.reference_chunks(
-        labels(num_graphs), num_clients, seed=123
-    )
+    chunks = partitioners.reference_chunks(labels(num_graphs), num_clients, seed=123)
     assert [rows.tolist() for rows in chunks] == expected
 
 
 def test_overlapping_chunks_share_graphs_but_repeat_none():
-    chunks = graph_partitions.overlapping_chunks(labels(200), 20, seed=1)
+    chunks = partitioners.overlapping_chunks(labels(200), 20, seed=1)
     assert all(len(np.unique(rows)) == len(rows) < 150 for rows in chunks)
     assert sum(map(len, chunks)) > 200
     assert (
-        max(map(len, graph_partitions.overlapping_chunks(labels(10**6), 99, seed=1)))
-        > 140
+        max(map(len, partitioners.overlapping_chunks(labels(10**6), 99, seed=1))) > 140
     )
 
 
@@ -154,7 +151,7 @@ def test_pinned_partitions(kind, digest):
     """Another draw is a change of results, and of every published split."""
     if kind == "quantity-skew":
         rows = np.arange(0, 800, 2)
-        clients = graph_partitions.quantity_skew(rows, 6, seed=5, alpha=0.3)
+        clients = partitioners.quantity_skew(rows, 6, seed=5, alpha=0.3)
     else:
         clients = partition(kind, np.arange(400) % 7 % 3, 6, seed=5, alpha=0.3)
     told = repr([rows.tolist() for rows in clients])
@@ -167,7 +164,7 @@ def test_shares_of_a_dirichlet_draw_are_rounded_to_whole_graphs():
     sizes = [
         [
             len(rows)
-            for rows in graph_partitions.dirichlet_labels(y, 3, seed=seed, alpha=1e6)
+            for rows in partitioners.dirichlet_labels(y, 3, seed=seed, alpha=1e6)
         ]
         for seed in range(200)
     ]
@@ -176,9 +173,9 @@ def test_shares_of_a_dirichlet_draw_are_rounded_to_whole_graphs():
 
 def test_equal_chunks_and_equal_class_shares():
     y = labels(103, 3)
-    sizes = [len(rows) for rows in graph_partitions.shuffled_chunks(y, 10, seed=1)]
+    sizes = [len(rows) for rows in partitioners.shuffled_chunks(y, 10, seed=1)]
     assert set(sizes) == {10, 11}
-    shares = graph_partitions.iid_shares(y, 10, seed=1)
+    shares = partitioners.iid_shares(y, 10, seed=1)
     counts = np.array([np.bincount(y[rows], minlength=3) for rows in shares])
     assert (np.ptp(counts, axis=0) <= 1).all()
     assert np.ptp(counts.sum(axis=1)) <= 1

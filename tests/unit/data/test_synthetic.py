@@ -9,8 +9,8 @@ import toys
 
 import datasets
 from datasets import synthetic
-from fedgraph_flwr.errors import ConfigError
-from fedgraph_flwr.seeding import derive_seed
+from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.seeding import derive_seed
 
 
 def settings(**changes):

@@ -9,9 +9,9 @@ import pytest
 import toys
 
 import datasets
-from datasets.task_masks import assign_tasks, mask_tasks
-from fedgraph_flwr.config import RunSettings
-from fedgraph_flwr.errors import ConfigError, DataError
+from datasets.splits import assign_tasks, mask_tasks
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.resolve import defaults, resolve
 
 SETS = {"SIDER": (27, 4), "Tox21": (12, 8), "MUV": (17, 8), "QM8": (12, 8)}

@@ -18,14 +18,13 @@ from flwr.app import Context, Message, RecordDict
 import datasets
 from datasets import partition
 from datasets.cache import cache_root
-from datasets.own_data import build
-from datasets.schema_infer import infer_schema
-from datasets.schema_read import read_schema
-from datasets.tu import load_tu, say_once
-from datasets.tu_check import read_raw
-from fedgraph_flwr import wire
+from datasets.own.graph_tables import build
+from datasets.own.infer import infer_schema
+from datasets.public.tu import load_tu, read_raw, say_once
+from datasets.tabular.schema_file import read_schema
 from fedgraph_flwr.client_app import app
-from fedgraph_flwr.errors import ConfigError, DataError
+from fedgraph_flwr.core import wire
+from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations.presets import load_preset
 
@@ -164,7 +163,7 @@ def test_without_node_labels_the_degree_stands_in(tiny):
 
 
 def test_larger_degrees_are_clipped(tiny, monkeypatch):
-    monkeypatch.setattr("datasets.tu.MAX_DEGREE", {"TINY": 1})
+    monkeypatch.setattr("datasets.public.tu.MAX_DEGREE", {"TINY": 1})
     graphs = load_tiny(tiny, "degree")
     assert graphs.x.tolist() == [1] * 8
     assert graphs.num_features == 2
@@ -380,7 +379,7 @@ def test_empty_folder_is_named(tiny):
 
 
 def test_absent_data_set_names_the_places(tiny, monkeypatch):
-    monkeypatch.setattr("datasets.tu_raw.download_raw", None)  # must not be tried
+    monkeypatch.setattr("datasets.public.tu.download_raw", None)  # must not be tried
     with pytest.raises(DataError, match=r"'GONE' is not in .*packed/GONE.*set data"):
         load_tu("GONE", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
     with pytest.raises(DataError, match=r"data-dir is '/nowhere', which is not a"):
@@ -389,7 +388,7 @@ def test_absent_data_set_names_the_places(tiny, monkeypatch):
 
 @pytest.mark.parametrize("place", ["tudataset/Letter-low/raw", "Letter-low/raw"])
 def test_a_name_in_other_letters_is_suggested(tiny, monkeypatch, place):
-    monkeypatch.setattr("datasets.tu_raw.download_raw", None)  # must not be tried
+    monkeypatch.setattr("datasets.public.tu.download_raw", None)  # must not be tried
     (tiny / place).mkdir(parents=True)
     with pytest.raises(DataError, match=r"Did you mean tu:Letter-low\? Looked for"):
         load_tu("letter-low", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
@@ -559,7 +558,7 @@ def test_files_that_change_while_they_are_read_are_refused(tiny, monkeypatch):
         write_tiny(tiny / "TINY" / "raw", graph_labels="1\n1\n2\n")
         return found
 
-    monkeypatch.setattr("datasets.tu.read_raw", read_and_change)
+    monkeypatch.setattr("datasets.public.tu.read_raw", read_and_change)
     with pytest.raises(DataError, match="changed while it was read"):
         load_tiny(tiny)
     assert not entries(tiny.parent / "cache")

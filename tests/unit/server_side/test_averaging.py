@@ -8,9 +8,9 @@ import toys
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
-from fedgraph_flwr.config import Settings
-from fedgraph_flwr.errors import WireError
-from fedgraph_flwr.wire import Parcel
+from fedgraph_flwr.core.config import Settings
+from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.wire import Parcel
 from strategies import base
 from strategies.averaging import (
     find_bad_array,

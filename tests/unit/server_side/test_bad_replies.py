@@ -19,13 +19,13 @@ from spoiling import (
     number,
 )
 
-from fedgraph_flwr import audit_log
+from fedgraph_flwr.core import audit_log
 from fedgraph_flwr.core.fields import Phase
+from fedgraph_flwr.core.wire import Parcel, pack, unpack
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.results.pooled import PooledEvaluation
 from fedgraph_flwr.results.reader import read_rows
-from fedgraph_flwr.wire import Parcel, pack, unpack
-from strategies.report import RoundReport
+from strategies.round_report import RoundReport
 from strategies.rounds import Round
 
 RUNS = {

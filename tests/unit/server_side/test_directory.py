@@ -11,12 +11,17 @@ import pytest
 import toys
 from flwr.app import Error, Message, RecordDict
 
-from fedgraph_flwr.core.flower import simulation
-from fedgraph_flwr.errors import DataError, FedGraphError, RunFailedError, WireError
-from fedgraph_flwr.wire import Parcel, pack
+from fedgraph_flwr.core.errors import (
+    DataError,
+    FedGraphError,
+    RunFailedError,
+    WireError,
+)
+from fedgraph_flwr.core.flower_names import simulation
+from fedgraph_flwr.core.wire import Parcel, pack
 from strategies import directory as module
 from strategies.directory import Directory
-from strategies.report import ClientInfo, busy_seconds
+from strategies.round_report import ClientInfo, busy_seconds
 from strategies.sending import exchange
 
 pytestmark = pytest.mark.usefixtures("task_identity")
@@ -305,7 +310,7 @@ def test_whatever_a_late_node_answers_stops_nothing(called, answer, reason):
 
 def test_a_claim_is_looked_at_again_when_the_old_node_is_gone(called):
     directory, grid = called
-    directory.silence(6, 3)
+    directory.mark_unanswered(6, 3)
     grid.answers[6], grid.answers[9] = None, {2: introduction()}
     assert directory.hosts(grid, [2]) == {}  # the old node still counts as online
     assert directory.reason(2) == "has not answered since round 3"
@@ -316,7 +321,7 @@ def test_a_claim_is_looked_at_again_when_the_old_node_is_gone(called):
 def test_a_silent_node_is_waited_for_no_second_time_until_it_answers(called):
     directory, grid = called
     grid.answers[6] = None
-    directory.silence(6, 3)
+    directory.mark_unanswered(6, 3)
     begin = time.monotonic()
     assert directory.hosts(grid, [0, 2]) == {5: [0]}
     assert time.monotonic() - begin < 0.04
@@ -490,7 +495,7 @@ def test_a_claim_and_the_silence_of_others_are_told_when_time_is_up():
 def test_a_silent_site_is_told_before_who_else_claims_its_client(called):
     directory, grid = called
     grid.answers[9] = {2: introduction(num_train=-1)}
-    directory.silence(6, 3)
+    directory.mark_unanswered(6, 3)
     grid.answers[6] = None
     directory.hosts(grid, [0, 1, 2])
     assert directory.reason(2).startswith(

@@ -13,7 +13,7 @@ from oracles import fedgkd as oracle
 from scipy.linalg import expm
 from threadpoolctl import threadpool_limits
 
-from fedgraph_flwr.errors import RunFailedError, WireError
+from fedgraph_flwr.core.errors import RunFailedError, WireError
 from strategies import fedgkd_relator
 from strategies.averaging import weighted_mean
 from strategies.fedgkd_relator import (

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from fedgraph_flwr.wire import Parcel
+from fedgraph_flwr.core.wire import Parcel
 from strategies.gcfl import GCFL, GCFLState, step
 from strategies.gcfl_clustering import cosine_weights, min_cut
 

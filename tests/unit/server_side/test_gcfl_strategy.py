@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from oracles import gcfl as oracle
 from sklearn.metrics.pairwise import cosine_similarity
 
-from fedgraph_flwr.errors import WireError
+from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.methods.gcfl import GCFLParams
-from fedgraph_flwr.wire import Parcel
 from strategies.gcfl import GCFL, GCFLState, step
 from strategies.gcfl_clustering import (
     cosine_weights,

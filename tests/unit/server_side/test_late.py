@@ -10,11 +10,11 @@ import toys
 from flwr.app import Message
 from plays import play
 
-from fedgraph_flwr.errors import ConfigError, RunFailedError, WireError
-from fedgraph_flwr.wire import SITE, Parcel, pack, unpack
+from fedgraph_flwr.core.errors import ConfigError, RunFailedError, WireError
+from fedgraph_flwr.core.wire import SITE, Parcel, pack, unpack
 from simulations.inline import InlineGrid
-from strategies.introductions import read_introduction
-from strategies.report import ClientInfo
+from strategies.directory import read_introduction
+from strategies.round_report import ClientInfo
 
 _COUNTS = ("num-train", "num-val", "num-test", "num-features", "num-classes")
 SITES = {0: "north", 1: "west", 2: "south"}

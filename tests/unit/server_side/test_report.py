@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedgraph_flwr.wire import Parcel, count_key, evaluation_key
-from strategies.report import busy_seconds, read_evaluations
+from fedgraph_flwr.core.wire import Parcel, count_key, evaluation_key
+from strategies.round_report import busy_seconds, read_evaluations
 
 
 def test_a_received_model_belongs_to_the_round_before():

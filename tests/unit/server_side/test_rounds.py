@@ -11,13 +11,13 @@ import toys
 from flwr.app import Error, Message
 from plays import play
 
-from fedgraph_flwr.core.flower import simulation
-from fedgraph_flwr.errors import RunFailedError
-from fedgraph_flwr.wire import Parcel, pack, unpack
+from fedgraph_flwr.core.errors import RunFailedError
+from fedgraph_flwr.core.flower_names import simulation
+from fedgraph_flwr.core.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
 from strategies.directory import Directory
 from strategies.fedavg import FedAvg
-from strategies.report import ClientInfo
+from strategies.round_report import ClientInfo
 
 HOSTS = [(0, 2), (1,)]  # clients by node
 

@@ -31,9 +31,9 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedgraph_flwr import server_app
-from fedgraph_flwr.core.flower import Changed, shorten_waits
+from fedgraph_flwr.core.flower_names import Changed, shorten_waits
+from fedgraph_flwr.core.wire import Parcel, pack
 from fedgraph_flwr.resolve import defaults
-from fedgraph_flwr.wire import Parcel, pack
 from strategies import sending
 from strategies.sending import side_by_side
 

@@ -1,4 +1,4 @@
-"""``core/flower.py``: a simulation is woken by messages, and wakes us by replies."""
+"""``flower_names.py``: a simulation is woken by messages, and wakes us by replies."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from fedgraph_flwr import server_app
-from fedgraph_flwr.core import flower
-from fedgraph_flwr.core.flower import Simulation
+from fedgraph_flwr.core import flower_names
+from fedgraph_flwr.core.flower_names import Simulation
 from fedgraph_flwr.resolve import defaults
 from strategies import sending
 
@@ -87,7 +87,7 @@ class Replies:
 
 
 def test_a_reply_ends_the_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flower, "_LEAST_S", LONG_S)
+    monkeypatch.setattr(flower_names, "_LEAST_S", LONG_S)
     simulation, replies, stop = Simulation(), Replies(), threading.Event()
     arrived: queue.Queue[str] = queue.Queue()
     given = (KEEPS, replies, arrived, stop)
@@ -112,7 +112,7 @@ def test_a_reply_ends_the_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_reply_that_cannot_be_kept_ends_the_wait_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(flower, "_LEAST_S", LONG_S)
+    monkeypatch.setattr(flower_names, "_LEAST_S", LONG_S)
     simulation = Simulation()
 
     def loop(state: Any) -> None:
@@ -145,7 +145,7 @@ def test_without_a_simulation_a_wait_is_as_long_as_it_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(flower.time, "sleep", slept.append)
+    monkeypatch.setattr(flower_names.time, "sleep", slept.append)
 
     Simulation().wait(0.25, 0.0)
 
@@ -165,18 +165,18 @@ def http_grid(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_flower_waits_less_from_then_on(http_grid: Any) -> None:
     flowers = http_grid.pull_objects
     options = inspect.signature(flowers).parameters
-    assert {"object_ids", "pull_object_fn", *flower._AGAIN_S} <= set(options)
+    assert {"object_ids", "pull_object_fn", *flower_names._AGAIN_S} <= set(options)
 
-    flower.shorten_waits()
-    flower.shorten_waits()
+    flower_names.shorten_waits()
+    flower_names.shorten_waits()
 
     assert http_grid.pull_objects.args == (flowers,)
     hands_out, keeps = ENGINE.add_messages_to_queue, ENGINE.put_message_into_state
     assert (hands_out.func, hands_out.args) == (
-        flower.simulation.hand_out,
+        flower_names.simulation.hand_out,
         (HANDS_OUT,),
     )
-    assert (keeps.func, keeps.args) == (flower.simulation.keep, (KEEPS,))
+    assert (keeps.func, keeps.args) == (flower_names.simulation.keep, (KEEPS,))
 
 
 def test_another_flower_keeps_its_waits_and_says_so(
@@ -185,7 +185,7 @@ def test_another_flower_keeps_its_waits_and_says_so(
     monkeypatch.delattr(ENGINE, "add_messages_to_queue")
     monkeypatch.delattr(http_grid, "pull_objects")
 
-    flower.shorten_waits()
+    flower_names.shorten_waits()
 
     said = [m for m in caplog.messages if "another Flower" in m]
     assert len(said) == 2

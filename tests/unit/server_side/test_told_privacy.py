@@ -7,7 +7,7 @@ import math
 import pytest
 from spoiling import LENIENT, VICTIM, deliver_with, number
 
-from fedgraph_flwr.privacy import PrivacySettings
+from fedgraph_flwr.core.privacy_settings import PrivacySettings
 from strategies.replies import check_privacy
 
 

@@ -1,1 +1,0 @@
-"""Losses and penalties, as pure functions."""

@@ -1,1 +1,0 @@
-"""What clients without an aggregating server tell each other, and how it is sealed."""

@@ -1,0 +1,1 @@
+"""A user's own data: tables, schema, molecules."""

@@ -1,0 +1,322 @@
+"""One client's graphs from tables, with their split.
+
+``data-dir``, or a site's ``data-path``, holds ``schema.toml`` and either the tables of
+one client or a folder for each client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.data import GraphPartition, IntArray
+from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.seeding import derive_seed
+from fedgraph_flwr.core.words import shortened
+
+from ..cache import hint_of_near
+from ..catalog import find_dataset
+from ..molecules import LEFT_OUT, SMILES_CSV, list_all, warn_left_out, warn_once
+from ..node_clients import TEST, TRAIN, VAL, draw_roles
+from ..splits import need_graphs, split_client
+from ..tabular.encode import ROLES, count_rows
+from ..tabular.schema_file import (
+    GRAPH_CSV,
+    GRAPHS_CSV,
+    SCHEMA_FILE,
+    Schema,
+    read_schema,
+)
+from .folder_tables import find_tables, holds_tables, wanted_tables
+from .graph_tables import OwnData, load_folder
+from .smiles import client_file, load_client_file
+
+OWN_TABLES = (GRAPHS_CSV, GRAPH_CSV)
+_elsewhere: dict[str, Path] = {}  # schema of a data-dir that has none
+
+
+def client_folder(data_dir: str, client_id: int, num_clients: int) -> Path:
+    """Find the folder with the tables of a client.
+
+    That is ``data_dir`` itself if it holds tables, else number ``client_id`` of the
+    folders in it, sorted by name as text; those that begin with "." or "_" do not
+    count.
+    """
+    folders, is_single = _folders(data_dir)
+    if is_single:
+        return folders[0]
+    if len(folders) != num_clients:
+        raise ConfigError(
+            f"{data_dir} has {len(folders)} folder(s), one for each client, but"
+            f" num-clients is {num_clients}; set num-clients to {len(folders)}"
+        )
+    return folders[client_id]
+
+
+def _folders(data_dir: str) -> tuple[list[Path], bool]:
+    """Folders of clients, and whether there is only the given one."""
+    if not data_dir:
+        raise ConfigError(
+            "own graphs are read from files, but data-dir is empty; set it to the"
+            f" absolute path of a folder with {SCHEMA_FILE} and a folder for each"
+            " client, or start each SuperNode with --node-config 'data-path=\"...\"'"
+        )
+    path = Path(data_dir).expanduser()
+    if not path.is_dir():
+        what = f"there is no folder {path}{hint_of_near(path)}"
+        if path.is_file():
+            what = (
+                f"{path} is a file: molecules (smiles-csv) have no schema, own tables"
+            )
+            what += " and their schema lie in a folder"
+        raise DataError(
+            f"{what}; correct data-dir (on a site: data-path of --node-config)"
+        )
+    folders = sorted(p for p in path.iterdir() if p.is_dir() and p.name[0] not in "._")
+    both = [p.name for p in folders if holds_tables(p)]
+    if both and holds_tables(path, of_any_kind=True):
+        raise DataError(
+            f"{path} has tables itself and folders with tables"
+            f" ({shortened(', '.join(both))}), of which a run reads only one kind; move"
+            " the tables or the folders elsewhere, or begin names of folders that are"
+            " to be passed over with '_'"
+        )
+    if holds_tables(path):
+        return [path], True
+    if not folders:
+        raise DataError(
+            f"{path} has neither nodes.csv nor a folder for each client:"
+            f" {wanted_tables(path)}; write the tables as docs/own-data.md shows, or"
+            " correct data-dir (on a site: data-path of --node-config)"
+        )
+    return folders, False
+
+
+def count_clients(path: Path) -> int:
+    """How many clients' folders there are in a folder; 1 if it is one client's own."""
+    try:
+        return len(_folders(str(path))[0])
+    except DataError:  # which reading the data says
+        return 1
+
+
+def check_hosted_data(settings: RunSettings, hosted: Sequence[int]) -> None:
+    """Refuse to give one client's own data to several clients of a node."""
+    if len(hosted) < 2:
+        return
+    is_file = Path(settings.data_dir).expanduser().is_file()
+    if (settings.dataset == SMILES_CSV and is_file) or (
+        settings.dataset in OWN_TABLES and _folders(settings.data_dir)[1]
+    ):
+        raise ConfigError(
+            f"{settings.data_dir!r} holds the data of one client, but this node hosts"
+            f" clients {', '.join(map(str, hosted))}, which would all train on them;"
+            " give the node one of them (clients of --node-config), or a folder with a"
+            " folder or CSV file for each client (data-path)"
+        )
+
+
+def use_schema(data_dir: str, path: Path) -> None:
+    """Have a folder without a schema read by one elsewhere, in this process."""
+    _elsewhere[data_dir] = path
+
+
+def _schema_path(settings: RunSettings) -> Path:
+    own = Path(settings.data_dir).expanduser() / SCHEMA_FILE
+    return own if own.is_file() else _elsewhere.get(settings.data_dir, own)
+
+
+def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
+    """Load the tables of one client by the schema beside them, or beside its folder."""
+    folder = client_folder(settings.data_dir, client_id, settings.num_clients)
+    path = _schema_path(settings)
+    schema = read_schema(path)
+    _check_schema(schema, settings, path)
+    data = load_folder(
+        folder,
+        schema,
+        bad_rows=settings.csv_bad_rows,
+        cache_dir=settings.cache_dir,
+    )
+    if data.bad:
+        warn_left_out(
+            f"{count_rows(data.bad)} row(s) of {folder} do not fit the schema; they are"
+            " left out, with graphs or nodes that they name",
+            data.bad,
+        )
+    for words, found in (
+        ("left out, as rows do not fit or name what is elsewhere", data.left_out),
+        ("not used", data.not_used),
+        ("dropped from its edges", data.dropped),
+    ):
+        if found:
+            warn_once(f"{folder}: {words}: {', '.join(found)}")
+    for remark in data.remarks:
+        warn_once(f"{folder}: {remark}", about=LEFT_OUT)
+    if data.has_split:
+        _tell_unread(settings, folder)
+    return folder, data
+
+
+def _tell_unread(settings: RunSettings, folder: Path) -> None:
+    """Warn of a column of splits that is not read, or of keys that it replaces."""
+    if settings.dataset == GRAPHS_CSV and not settings.held_out:
+        warn_once(
+            f"{folder}: column split is not used, as held-out is 0: all graphs train"
+        )
+        return
+    usual = find_dataset(settings.dataset).automatic["held-out"]
+    default = RunSettings.defaults()["split-seed"]
+    values = ("held-out", settings.held_out, usual), (
+        "split-seed", settings.split_seed, default,
+    )  # fmt: skip
+    if keys := [f"{key} {value:g}" for key, value, then in values if value != then]:
+        warn_once(f"{folder}: column split decides; {' and '.join(keys)} is not read")
+
+
+def read_schema_text(settings: RunSettings) -> str:
+    """Text of the schema by which a run reads its graphs; "" if there is none.
+
+    A server of sites has none: it sees no data.
+    """
+    if settings.dataset not in OWN_TABLES or not settings.data_dir:
+        return ""
+    path = _schema_path(settings)
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def list_bad_rows(settings: RunSettings, client_id: int) -> list[str]:
+    """Rows of a client's tables that are left out, and why; empty for other data."""
+    if settings.dataset == SMILES_CSV:
+        name = client_file(settings, client_id).name
+        return list_all(load_client_file(settings, client_id).bad, f"{name}, line")
+    if settings.dataset not in OWN_TABLES:
+        return []
+    return list(load_own(settings, client_id)[1].bad)
+
+
+def list_remarks(settings: RunSettings, client_id: int) -> list[str]:
+    """Columns of own data with cells that may mean something else."""
+    if settings.dataset == SMILES_CSV:
+        return list(load_client_file(settings, client_id).remarks)
+    if settings.dataset not in OWN_TABLES:
+        return []
+    return list(load_own(settings, client_id)[1].remarks)
+
+
+def name_items(
+    settings: RunSettings, client_id: int, rows: Sequence[int]
+) -> tuple[str, list[str]]:
+    """Name graphs or nodes of a client by their rows, from 0, in its data.
+
+    Returns what a name is, too: "graph" or "node" of own tables, else "row".
+    """
+    if settings.dataset not in OWN_TABLES:
+        return "row", [str(row) for row in rows]
+    is_whole = settings.dataset == GRAPHS_CSV
+    folder = client_folder(settings.data_dir, client_id, settings.num_clients)
+    tables = find_tables(folder, whole_graphs=is_whole)
+    table, column = (tables.graphs or tables.nodes), "graph" if is_whole else "node"
+    names = [name for block in table.blocks() for name in block.cells[column]]
+    return column, [names[row] for row in rows]
+
+
+def _check_schema(schema: Schema, settings: RunSettings, path: Path) -> None:
+    if schema.dataset != settings.dataset:
+        raise ConfigError(
+            f"{path} is for dataset {schema.dataset!r}, but the run has"
+            f" {settings.dataset!r}; set dataset in the run config, or give the site"
+            " the schema of this run"
+        )
+    if schema.dataset == GRAPHS_CSV and schema.target_kind != settings.csv_label_kind:
+        raise ConfigError(
+            f"[target] of {path} has kind {schema.target_kind!r}, but csv-label-kind is"
+            f" {settings.csv_label_kind!r}; set csv-label-kind to"
+            f" {schema.target_kind!r} in the run config"
+        )
+
+
+def own_graphs_client(settings: RunSettings, client_id: int) -> GraphPartition:
+    """Whole graphs of one client, split by column ``split`` or by the split seed."""
+    folder, data = load_own(settings, client_id)
+    count = len(data.row)
+    need_graphs(count, client_id, "graph", folder)
+    y = np.array(data.y)
+    if y.ndim == 2 and np.isnan(y).all():
+        raise DataError(
+            f"client {client_id} has no target at all in {folder}; add some, or leave"
+            " this client out"
+        )
+    if data.has_split and settings.held_out > 0:
+        parts = _given_split(data, folder, client_id)
+    else:
+        parts = split_client(
+            np.arange(count), y, seed=settings.split_seed, held_out=settings.held_out
+        )
+    return _partition(data, client_id, parts, source=f"{folder.name}/graphs")
+
+
+def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
+    """One graph of one client, whose nodes are classified.
+
+    Nodes without label neither train nor validate nor test, but are neighbours.
+    """
+    folder, data = load_own(settings, client_id)
+    if data.has_split:
+        parts = _given_split(data, folder, client_id)
+    else:
+        labelled = np.flatnonzero(np.array(data.y) >= 0)
+        seed = derive_seed(settings.split_seed, GRAPH_CSV)
+        roles = draw_roles(
+            len(labelled),
+            held_out=settings.held_out,
+            seed=seed,
+            what=f"labelled nodes of client {client_id} in {folder}",
+            y=np.array(data.y)[labelled],
+        )
+        train, val, test = (labelled[roles == role] for role in (TRAIN, VAL, TEST))
+        parts = train, val, test
+    return _partition(data, client_id, parts)
+
+
+def _given_split(
+    data: OwnData, folder: Path, client_id: int
+) -> tuple[IntArray, IntArray, IntArray]:
+    role = np.array(data.role)
+    train, val, test = (np.flatnonzero(role == number) for number in ROLES.values())
+    parts = {"train": train, "val": val, "test": test}
+    if empty := [name for name, rows in parts.items() if not len(rows)]:
+        raise DataError(
+            f"client {client_id}: column 'split' of {folder} names nothing"
+            f" {' and nothing '.join(empty)}; name at least one of each, or delete the"
+            " column to have a split drawn"
+        )
+    return train, val, test
+
+
+def _partition(
+    data: OwnData,
+    client_id: int,
+    parts: tuple[IntArray, IntArray, IntArray],
+    source: str = "",
+) -> GraphPartition:
+    train, val, test = parts
+    graphs = data.graphs()  # tensors must not share memory with the cache
+    arrays = ("x", "edge_index", "node_ptr", "edge_ptr", "y")
+    copies: dict[str, Any] = {name: np.array(getattr(graphs, name)) for name in arrays}
+    return GraphPartition(
+        client_id=client_id,
+        graphs=replace(graphs, **copies),
+        graph_ids=np.array(data.row),
+        train=train,
+        val=val,
+        test=test,
+        tasks=tuple(data.tasks),
+        source=source,
+        left_out=", ".join(data.left_out),
+    )

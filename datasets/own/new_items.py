@@ -1,0 +1,141 @@
+"""Graphs, nodes or molecules that nobody has labelled yet, to be predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.data import GraphSet
+from fedgraph_flwr.core.errors import ConfigError, DataError
+
+from ..catalog import find_dataset, has_own_graphs, has_schema
+from ..molecules import SMILES_CSV, MoleculeBuilder, warn_once
+from ..public.tu import load_tu
+from ..smiles_table import find_column, read_table
+from ..tabular.encode import first_few
+from ..tabular.schema_file import GRAPHS_CSV, SCHEMA_FILE, read_schema
+from .graph_tables import build
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewItems:
+    """Items to be predicted.
+
+    Parameters
+    ----------
+    graphs : GraphSet
+        Its ``y`` means nothing.
+    names : list of str
+        Of each graph; of each node where nodes are classified.
+    column : str
+        What a name is: "line", "graph" or "node".
+    unfit : list of (str, str)
+        Names of what cannot be used, once for each reason, and the reason.
+    """
+
+    graphs: GraphSet
+    names: list[str]
+    column: str
+    unfit: list[tuple[str, str]]
+
+
+def load_new(
+    settings: RunSettings, path: Path, tasks: list[str], *, schema: str = ""
+) -> NewItems:
+    """Read new items as a run with these settings reads its own.
+
+    Parameters
+    ----------
+    settings : RunSettings
+        Of the run that trained the model.
+    path : Path
+        A CSV file of SMILES, a folder with one, a folder in TU layout, or a folder of
+        tables without targets.
+    tasks : list of str
+        Labels that the model predicts, for molecules.
+    schema : str
+        Text of the schema of tables; "" reads ``schema.toml`` in the folder.
+
+    Raises
+    ------
+    ConfigError
+        New items of that data set have no form.
+    DataError
+        A file is missing or wrong.
+    """
+    info = find_dataset(settings.dataset)
+    if not path.exists():
+        raise DataError(f"there is no file or folder {path}; correct the path")
+    if has_schema(settings):
+        return _tables(settings, path, schema)
+    if info.kind in ("binary", "regression", ""):
+        return _molecules(settings, _only_csv(path), tasks)
+    if has_own_graphs(settings):
+        name = info.members[0]
+        data_dir, cache_dir = str(path), settings.cache_dir
+        kept = load_tu(name, settings.features, data_dir=data_dir, cache_dir=cache_dir)
+        graphs = kept.take(np.arange(len(kept)))  # torch warns about read-only arrays
+        names = [str(g + 1) for g in range(len(graphs))]  # as TU's files count
+        return NewItems(graphs=graphs, names=names, column="graph", unfit=[])
+    raise ConfigError(
+        f"dataset {info.name!r} has no form for new items; --test predicts the test"
+        " items of the run"
+    )
+
+
+def _tables(settings: RunSettings, path: Path, schema: str) -> NewItems:
+    with TemporaryDirectory() as scratch:  # messages name the file and the line
+        place = path / SCHEMA_FILE
+        if schema:
+            place = Path(scratch) / SCHEMA_FILE
+            place.write_text(schema, encoding="utf-8")
+        read = read_schema(place)
+    made, names, unfit = build(
+        path, read, bad_rows=settings.csv_bad_rows, needs_targets=False
+    )
+    for remark in made.remarks:
+        warn_once(f"{path}: {remark}")
+    column = "graph" if read.dataset == GRAPHS_CSV else "node"
+    return NewItems(graphs=made.graphs(), names=names, column=column, unfit=unfit)
+
+
+def _only_csv(path: Path) -> Path:
+    """Return the one CSV file that a path leads to."""
+    if path.is_file():
+        return path
+    found = sorted(p for p in path.glob("*.csv") if not p.name.startswith("."))
+    if len(found) != 1:
+        raise DataError(
+            f"{path} has {len(found)} .csv files; give the path of the one to predict"
+        )
+    return found[0]
+
+
+def _molecules(settings: RunSettings, path: Path, tasks: list[str]) -> NewItems:
+    header, records = read_table(path)
+    at = find_column(settings.csv_smiles_column, header, "csv-smiles-column", path)
+    builder = MoleculeBuilder(as_written=settings.dataset != SMILES_CSV)
+    names, unfit = [], []
+    for number, (line, cells) in enumerate(records):
+        if len(cells) != len(header):
+            why = f"{len(cells)} cells, the header has {len(header)}"
+            unfit.append((str(line), why))
+        elif builder.add(cells[at].strip(), number):
+            names.append(str(line))
+    lines = {number: str(line) for number, (line, _) in enumerate(records)}
+    unfit += [(lines[number], why) for number, why in builder.bad]
+    if not names:
+        raise DataError(
+            f"{path} has no usable molecule; give a line of column names and a line for"
+            f" each molecule{': ' * bool(unfit)}"
+            + first_few([f"line {line}: {why}" for line, why in unfit])
+        )
+    y = np.full((len(names), len(tasks)), np.nan, np.float32)
+    made = builder.finish(settings.dataset, y, tasks, raw_sha256="", bad=[])
+    graphs = made.take(np.arange(len(made)), settings.features)
+    unfit.sort(key=lambda entry: int(entry[0]))
+    return NewItems(graphs=graphs, names=names, column="line", unfit=unfit)

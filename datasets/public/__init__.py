@@ -1,0 +1,1 @@
+"""Public data sets: read, checked and made into sets of graphs."""

@@ -1,0 +1,574 @@
+"""Public graphs whose nodes have classes, from their publishers' files.
+
+The data folder is only read: PyTorch Geometric's classes work in a scratch folder of
+our cache that links to the raw files, and the result is stored as memory-mapped arrays.
+
+A pickle may call anything, so a file from others could do anything at a site. Here only
+arrays, sparse matrices and plain containers may stand in one; what was read is checked
+before PyTorch Geometric, which unpickles without a look, gets a copy of the same bytes.
+
+Read here, so that the package ``ogb`` is not needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import logging
+import pickle
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Never
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from fedgraph_flwr.core.data import GraphSet, IntArray, pointer
+from fedgraph_flwr.core.errors import DataError
+
+from ..cache import (
+    DATA_ENV,
+    cache_root,
+    checksum,
+    data_folder,
+    download,
+    fingerprint_files,
+    open_or_build,
+    set_data_dir,
+)
+
+PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
+_CONTENT = {
+    "graph": "lists of nodes by node",
+    "test.index": "numbers of nodes",
+}
+_MOST_NODES = 100_000  # PyTorch Geometric makes a table up to the largest number
+_TABLES = ("x", "y", "tx", "ty", "allx", "ally")
+# What the published files and copies written by newer versions of NumPy and SciPy name.
+_RECONSTRUCT: Any = np.zeros(1).__reduce__()[0]
+_ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("collections", "defaultdict"): defaultdict,
+    ("__builtin__", "list"): list,  # of Python 2
+    ("builtins", "list"): list,
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+}
+_SPARSE = (("scipy.sparse.csr", "csr_matrix"), ("scipy.sparse._csr", "csr_matrix"))
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Unpickler that knows arrays, sparse matrices, lists and dicts."""
+
+    @override
+    def find_class(self, module: str, name: str) -> Callable[..., Any]:
+        """Look a name up in the table of allowed ones."""
+        if (module, name) in _SPARSE:
+            from scipy.sparse import csr_matrix  # here: runs on graphs need no SciPy
+
+            made: Callable[..., Any] = csr_matrix
+            return made
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return _ALLOWED[module, name]
+
+
+def safe_copy(path: Path, target: Path) -> None:
+    """Copy a raw file, after a check that PyTorch Geometric may unpickle it.
+
+    Raises
+    ------
+    DataError
+        It is no pickle, or holds other things than arrays of numbers, or, for the
+        graph, than lists of ints by int.
+    """
+    content = path.read_bytes()
+    part = path.name.split(".", 2)[2]
+    if problem := _problem(part, content):
+        what = _CONTENT.get(part, "arrays of numbers")
+        raise DataError(
+            f"{path} is not taken: {problem}; Planetoid's files are pickles, which can"
+            f" run code, and this one may hold {what} only: fetch the data set again,"
+            " from where you trust"
+        )
+    target.write_bytes(content)
+
+
+def _problem(part: str, content: bytes) -> str:
+    """Say what is wrong with a file; "" if nothing is."""
+    try:
+        if part == "test.index":
+            _check_index(content)
+            return ""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old SciPy names and array layouts
+            found = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
+        if part in _TABLES:
+            _check_table(found)
+        else:
+            _check_graph(found)
+    except Exception as error:  # whatever a crafted file makes of these parts
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _check_table(found: object) -> None:
+    """Refuse all but a matrix of numbers with indices in range."""
+    from scipy.sparse import csr_matrix
+
+    if isinstance(found, csr_matrix):
+        if any(map(callable, vars(found).values())):
+            _refuse("its matrix brings methods of its own")
+        found.check_format(full_check=True)  # todense() would write where it says
+        found = found.data
+    elif not isinstance(found, np.ndarray) or found.ndim != 2:
+        _refuse("it is not a matrix")
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "biuf":
+        _refuse("its entries are not numbers")
+
+
+def _check_index(content: bytes) -> None:
+    if not all(0 <= int(line) < _MOST_NODES for line in content.split()):
+        _refuse(f"its numbers of nodes are not all below {_MOST_NODES}")
+
+
+def _check_graph(found: object) -> None:
+    if not isinstance(found, dict):
+        _refuse("it is not a dict")
+    for node, others in found.items():
+        if type(node) is not int or type(others) is not list:
+            _refuse("it does not map ints to lists")
+        if not all(type(other) is int for other in others):
+            _refuse("its lists do not hold ints")
+
+
+def _refuse(problem: str) -> Never:
+    raise pickle.UnpicklingError(problem)
+
+
+def check_npz(path: Path) -> None:
+    """Refuse an Amazon file whose sparse matrices point outside their shape.
+
+    Raises
+    ------
+    ValueError
+        So it is, or the file holds objects, which NumPy would unpickle.
+    """
+    from scipy.sparse import csr_matrix
+
+    with np.load(path, allow_pickle=False) as file:
+        for name in ("attr", "adj"):
+            parts = tuple(file[f"{name}_{k}"] for k in ("data", "indices", "indptr"))
+            matrix = csr_matrix(parts, file[f"{name}_shape"])
+            matrix.check_format(full_check=True)
+
+
+OGB_FILES = ("edge.csv.gz", "node-feat.csv.gz", "node-label.csv.gz")
+
+
+def read_ogb(raw: Path) -> tuple[NDArray[np.float32], IntArray, IntArray]:
+    """Read features, edges and classes of the one graph in ``raw``.
+
+    Returns
+    -------
+    x : float32 array, shape (num_nodes, num_features)
+    edges : int64 array, shape (2, num_edges)
+        As written, in one direction.
+    y : int64 array, shape (num_nodes,)
+
+    Raises
+    ------
+    DataError
+        A file is empty, cut off, or not a table of numbers.
+
+    Source
+    ------
+    Hu et al. 2020, arXiv:2005.00687; layout of ``ogb/io/read_graph_raw.py``.
+    """
+    edges = _table(raw / "edge.csv.gz", np.int64)
+    if edges.shape[1] != 2:
+        raise DataError(
+            f"edge.csv.gz in {raw} must have 2 columns, got {edges.shape[1]}; fetch"
+            " the data set again"
+        )
+    x = _table(raw / "node-feat.csv.gz", np.float32)
+    y = _table(raw / "node-label.csv.gz", np.int64)
+    return x, np.ascontiguousarray(edges.T), y[:, 0]
+
+
+def _table(path: Path, dtype: type) -> NDArray[Any]:
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            table: NDArray[Any] = np.loadtxt(file, dtype=dtype, delimiter=",", ndmin=2)
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(
+            f"{path.name} in {path.parent.resolve()} is corrupt: {error}; fetch the"
+            " data set again"
+        ) from error
+    if not table.size:
+        raise DataError(f"{path} is empty; fetch the data set again")
+    return table
+
+
+# Chameleon and Squirrel are without the nodes that occur twice in older copies.
+HETEROPHILOUS = (
+    "actor",
+    "chameleon_filtered",
+    "squirrel_filtered",
+    "texas",
+    "cornell",
+    "wisconsin",
+    "minesweeper",
+    "tolokers",
+)
+
+
+def read_heterophilous(
+    path: Path,
+) -> tuple[NDArray[np.float32], IntArray, IntArray]:
+    """Read features, edges and classes; the ten masks in the file are not used.
+
+    Parameters
+    ----------
+    path : Path
+        NPZ file with ``node_features`` (num_nodes, num_features), ``node_labels``
+        (num_nodes,) and ``edges`` (num_edges, 2), each edge in one direction or both.
+
+    Returns
+    -------
+    x : float32 array, shape (num_nodes, num_features)
+    edges : int64 array, shape (2, num_edges)
+    y : int64 array, shape (num_nodes,)
+
+    Raises
+    ------
+    DataError
+        An array has another shape, or holds no numbers.
+    ValueError, KeyError
+        The file is no archive of arrays, or lacks one. Objects are not unpickled.
+    """
+    with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        x, y, edges = (file[k] for k in ("node_features", "node_labels", "edges"))
+    shapes = x.ndim == 2 and y.ndim == 1 and edges.ndim == 2 and edges.shape[1:] == (2,)
+    kinds = x.dtype.kind in "biuf" and y.dtype.kind in "iu" and edges.dtype.kind in "iu"
+    if not (shapes and kinds):
+        raise DataError(
+            f"{path.name} holds features {x.dtype} {x.shape}, classes {y.dtype}"
+            f" {y.shape} and edges {edges.dtype} {edges.shape}; they must be numbers"
+            " (num_nodes, num_features), whole numbers (num_nodes,) and whole numbers"
+            " (num_edges, 2): fetch the data set again"
+        )
+    return x.astype(np.float32), edges.T.astype(np.int64), y.astype(np.int64)
+
+
+log = logging.getLogger("flwr.fedgraph")
+
+Raw = tuple[NDArray[np.float32], IntArray, IntArray]  # features, edges, classes
+
+
+@dataclass(frozen=True)
+class NodeSource:
+    """Place of a graph's raw files, and the function that reads them.
+
+    Parameters
+    ----------
+    folder : str
+        Of the collection, below the data folder; ``<folder>/<name>/raw`` or
+        ``<name>/raw`` holds the files.
+    also : tuple of str
+        Other names of the folder ``<name>``, as the publishers' archives have them.
+    files : tuple of str
+    read : callable
+        Given a folder with ``<name>/raw`` in it and the name; returns features, edges
+        (2, num_edges) and classes.
+    place : callable
+        Given a raw file and a path, puts the file there for ``read``.
+    url : callable, optional
+        Where a file is downloaded from.
+    cure : str
+        How to come by the files if they cannot be downloaded; "" if they can.
+    """
+
+    folder: str
+    files: tuple[str, ...]
+    read: Callable[[Path, str], Raw]
+    place: Callable[[Path, Path], None]
+    url: Callable[[str], str] | None = None
+    cure: str = ""
+    also: tuple[str, ...] = ()
+
+
+def load_node_graph(
+    name: str, features: str, *, data_dir: str = "", cache_dir: str = ""
+) -> GraphSet:
+    """Load the largest connected component of a graph, as a set of one graph.
+
+    Edges are made undirected, loops and repeats dropped; nodes keep their order.
+
+    Parameters
+    ----------
+    name : str
+        Key of ``NODE_SOURCES``.
+    features : str
+        ``"row-normalized"``: each row divided by its sum, a zero row left as it is;
+        ``"raw"``: as in the files.
+    data_dir : str
+        As in :func:`~datasets.cache.data_folder`.
+    cache_dir : str
+        Cache folder; "" means FEDGRAPH_CACHE, and without it the user's cache.
+
+    Returns
+    -------
+    GraphSet
+        Memory-mapped; x float32 (num_nodes, num_features), y the nodes' classes.
+
+    Raises
+    ------
+    DataError
+        If the raw files are missing or unreadable, or features are not finite.
+    """
+    cache = cache_root(cache_dir)
+    raw = _find(name, data_dir, cache)
+    files = [raw / f for f in NODE_SOURCES[name].files]
+    entry = cache / f"{name}-{features}-{fingerprint_files(files)}"
+    return open_or_build(
+        entry, GraphSet, lambda work: _convert(name, files, features, work)
+    )
+
+
+def whole_graph(
+    name: str,
+    x: NDArray[np.float32],
+    edges: IntArray,
+    y: IntArray,
+    *,
+    normalize: bool,
+    raw_sha256: str = "",
+) -> GraphSet:
+    """Clean a graph up: undirected, simple, largest component, normalised rows.
+
+    Raises
+    ------
+    DataError
+        Features are not finite, sizes do not fit, or a class is negative.
+    """
+    if not np.isfinite(x).all():
+        rows = np.flatnonzero(~np.isfinite(x).all(axis=1))
+        raise DataError(
+            f"features of {name} hold NaN or infinity in {len(rows)} nodes, the first"
+            f" is node {rows[0]}; mend or drop these nodes in the raw files"
+        )
+    if len(x) != len(y) or (len(y) and y.min() < 0):
+        raise DataError(
+            f"{name} has {len(x)} rows of features and {len(y)} classes, the smallest"
+            f" {y.min(initial=0)}; every node needs one class >= 0: fetch the data set"
+            " again"
+        )
+    if edges.size and not 0 <= edges.min() <= edges.max() < len(x):
+        raise DataError(
+            f"{name} has edges of nodes {edges.min()}..{edges.max()}, but"
+            f" {len(x)} nodes; fetch the data set again"
+        )
+    ids, kept = largest_component(edges, len(x))
+    x = np.ascontiguousarray(x[ids], np.float32)
+    if normalize:
+        total = x.sum(axis=1, keepdims=True, dtype=np.float64)
+        x = (x / np.where(total > 0, total, 1)).astype(np.float32)
+    return GraphSet(
+        name=name,
+        x=x,
+        edge_index=kept.astype(np.int32),
+        node_ptr=pointer([len(ids)]),
+        edge_ptr=pointer([kept.shape[1]]),
+        y=np.ascontiguousarray(y[ids], np.int64),
+        num_features=x.shape[1],
+        num_classes=int(y.max()) + 1,
+        is_undirected=True,
+        raw_sha256=raw_sha256,
+    )
+
+
+def largest_component(edges: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
+    """Nodes of the largest component, ascending, and the simple edges among them.
+
+    Returns
+    -------
+    ids : int array, shape (num_kept,)
+        Of components of one size the one with the lowest node.
+    edges : int array, shape (2, num_edges)
+        In both directions, numbered by position in ``ids``, sorted by source, then
+        target.
+    """
+    from scipy import sparse
+
+    ones = np.ones(edges.shape[1], np.bool_)  # sums of small integers would overflow
+    shape = (num_nodes, num_nodes)
+    half = sparse.coo_array((ones, (edges[0], edges[1])), shape=shape).tocsr()
+    both = ((half + half.T) > 0).tolil() if num_nodes < 2 else (half + half.T) > 0
+    _, component = sparse.csgraph.connected_components(both, directed=False)
+    ids = np.flatnonzero(component == np.bincount(component).argmax())
+    rows, columns = sparse.csr_array(both)[ids][:, ids].nonzero()
+    kept = np.stack([rows, columns])[:, rows != columns]
+    order = np.lexsort((kept[1], kept[0]))
+    return ids, np.ascontiguousarray(kept[:, order], np.int64)
+
+
+def _convert(name: str, files: list[Path], features: str, work: Path) -> GraphSet:
+    source = NODE_SOURCES[name]
+    log.info("converting %s from %s", name, files[0].parent)
+    target = work / name / "raw"
+    target.mkdir(parents=True)
+    try:
+        for path in files:
+            source.place(path, target / path.name)
+        digest = checksum([target / path.name for path in files])  # of what is read
+        x, edges, y = source.read(work, name)
+    except DataError:
+        raise
+    except Exception as error:  # whatever the parsers raise
+        raise DataError(
+            f"cannot read {name} in {files[0].parent}: {error!r}; fetch the data set"
+            " again"
+        ) from error
+    normalize = features == "row-normalized"
+    return whole_graph(name, x, edges, y, normalize=normalize, raw_sha256=digest)
+
+
+def _link(path: Path, target: Path) -> None:
+    target.symlink_to(path.resolve())
+
+
+def _read_planetoid(root: Path, name: str) -> Raw:
+    from torch_geometric.datasets import Planetoid
+
+    return _arrays(lambda: Planetoid(str(root), name))
+
+
+def _read_amazon(root: Path, name: str) -> Raw:
+    from torch_geometric.datasets import Amazon
+
+    for file in NODE_SOURCES[name].files:
+        check_npz(root / name / "raw" / file)
+    return _arrays(lambda: Amazon(str(root), name))
+
+
+def _arrays(load: Callable[[], Any]) -> Raw:
+    # prints "Processing..."; unpickling old SciPy arrays warns
+    with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        data = load()[0]
+    return data.x.numpy(), data.edge_index.numpy(), data.y.numpy()
+
+
+def _read_arxiv(root: Path, name: str) -> Raw:
+    return read_ogb(root / name / "raw")
+
+
+def _read_heterophilous(root: Path, name: str) -> Raw:
+    return read_heterophilous(root / name / "raw" / f"{name}.npz")
+
+
+def _planetoid(name: str) -> NodeSource:
+    def url(file: str) -> str:
+        from torch_geometric.datasets import Planetoid
+
+        return f"{Planetoid.url}/{file}"
+
+    files = tuple(f"ind.{name.lower()}.{part}" for part in PARTS)
+    return NodeSource("planetoid", files, _read_planetoid, safe_copy, url)
+
+
+def _amazon(name: str) -> NodeSource:
+    file = f"amazon_electronics_{name.lower()}.npz"
+
+    def url(file: str) -> str:
+        from torch_geometric.datasets import Amazon
+
+        return f"{Amazon.url}{file}"
+
+    return NodeSource("amazon", (file,), _read_amazon, _link, url)
+
+
+def _heterophilous(name: str) -> NodeSource:
+    def url(file: str) -> str:
+        from torch_geometric.datasets import HeterophilousGraphDataset
+
+        return f"{HeterophilousGraphDataset.url}/{file}"
+
+    return NodeSource(
+        "heterophilous", (f"{name}.npz",), _read_heterophilous, _link, url
+    )
+
+
+NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
+    {
+        "Cora": _planetoid("Cora"),
+        "CiteSeer": _planetoid("CiteSeer"),
+        "PubMed": _planetoid("PubMed"),
+        "Photo": _amazon("Photo"),
+        "Computers": _amazon("Computers"),
+        **{name: _heterophilous(name) for name in HETEROPHILOUS},
+        "ogbn-arxiv": NodeSource(
+            "ogb",
+            OGB_FILES,
+            _read_arxiv,
+            _link,
+            cure="unpack arxiv.zip of https://snap.stanford.edu/ogb/data/nodeproppred"
+            " into that folder",
+            also=("ogbn_arxiv", "arxiv"),  # of the package ogb, and of the archive
+        ),
+    }
+)
+
+
+def _find(name: str, data_dir: str, cache: Path) -> Path:
+    """Folder of the raw files; all of them are there."""
+    folder, source = data_folder(data_dir), NODE_SOURCES[name]
+    if folder is None:
+        return _download(name, cache)
+    names = (name, *source.also)
+    places = [p for n in names for p in folder.places(source.folder, f"{n}/raw")]
+    here = next((p for p in places if p.is_dir()), None)
+    missing = [f for f in source.files if here and not (here / f).is_file()]
+    if here and not missing:
+        return here
+    looked = here or " and ".join(map(str, places))
+    problem = f"{looked} lacks {', '.join(missing or source.files)}"
+    cure = source.cure or "fetch the data set"
+    raise DataError(
+        f"{name} is not complete in {folder.says}: {problem}; {cure}, or correct"
+        f" data-dir (or {DATA_ENV})"
+    )
+
+
+def _download(name: str, cache: Path) -> Path:
+    """Download the files from PyTorch Geometric's address; return their folder.
+
+    The files alone: its class would unpickle what came.
+    """
+    source = NODE_SOURCES[name]
+    below = f"{source.folder}/{name}/raw"
+    if source.url is None:
+        raise DataError(
+            f"{name} is not downloaded by itself: no data-dir is set; set data-dir (or"
+            f" {DATA_ENV}) to a folder of yours, and {source.cure}"
+        )
+    raw = cache / "downloads" / name / "raw"
+    targets = [raw / file for file in source.files]
+    if not all(target.exists() for target in targets):
+        download(
+            {target: source.url(target.name) for target in targets},
+            what=name,
+            pin=name,
+            cache=cache,
+            entry=raw.parent,
+            cure=set_data_dir(below),
+        )
+    return raw

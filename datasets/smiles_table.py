@@ -1,0 +1,275 @@
+"""One CSV file of molecules: finding its columns, checking its cells."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.errors import DataError
+
+from .molecules import BadRow, MoleculeBuilder, Molecules, list_all
+from .tabular.blocks import no_column, no_csv, odd_header
+from .tabular.cells import TRUTH, is_missing, readings
+from .tabular.columns import MIN_COUNT, Unknown
+from .tabular.encode import first_few, meaning, read_numbers, too_many
+from .tabular.rows import tell_mixed
+from .tabular.schema_file import ALL
+
+_HEADER = "its first line must name the columns, one of them with SMILES"
+_FEWEST_IDS, _DIGITS = 3, 18
+_INDEX = "unnamed: 0"  # pandas' name for an index that was written without one
+_ID_WORDS = ("id", "index", "no", "num", "nr", "number", "row", "cid")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Za-z][a-z]*")
+Record = tuple[int, list[str]]  # line number in the file, cells
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How a file is to be read: the settings ``csv-smiles-column`` and so on.
+
+    ``label_columns`` "" or "*" takes every other column that holds numbers (see
+    ``_holds_numbers``) and does not number the rows.
+    """
+
+    smiles_column: str
+    label_columns: str
+    bad_rows: str
+    kind: str
+
+    @classmethod
+    def of(cls, settings: RunSettings) -> CsvFormat:
+        """Take the format from the run's settings."""
+        return cls(
+            settings.csv_smiles_column,
+            settings.csv_label_columns,
+            settings.csv_bad_rows,
+            settings.csv_label_kind,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvMolecules(Molecules):
+    """Molecules of a CSV file, as cached.
+
+    ``numbering`` are columns that count rows, ``unused`` further ones that are no
+    labels; ``doubts`` name cells that may mean something else, and their share.
+    """
+
+    numbering: list[str]
+    unused: list[str]
+    remarks: list[str]
+
+
+def build_from_csv(
+    name: str,
+    path: Path,
+    form: CsvFormat,
+    *,
+    raw_sha256: str,
+    as_written: bool = False,
+) -> CsvMolecules:
+    """Read and convert one file, for a set called ``name``.
+
+    Empty cells and marks such as NA are missing labels; empty lines are passed over.
+
+    Raises
+    ------
+    DataError
+        Naming the file and the line or column, if a column is missing or there twice,
+        a label is not a number that ``form.kind`` allows, no usable row is left, or
+        rows are bad that ``form.bad_rows`` refuses.
+    """
+    header, records = read_table(path)
+    smiles_at = find_column(form.smiles_column, header, "csv-smiles-column", path)
+    labels_at, ids = _label_columns(form, header, records, smiles_at, path)
+    tasks = [header[at] for at in labels_at]
+    builder = MoleculeBuilder(as_written=as_written)
+    odd: list[BadRow] = []
+    labels: list[list[float]] = []
+    line_of_row: list[int] = []
+    for row, (line, cells) in enumerate(records):
+        line_of_row.append(line)
+        if len(cells) != len(header):
+            odd.append((line, f"{len(cells)} cells, the header has {len(header)}"))
+            continue
+        values = [
+            _label(cells[at], line, header[at], form.kind, path) for at in labels_at
+        ]
+        if builder.add(cells[smiles_at].strip(), row):
+            labels.append(values)
+    bad = sorted([*odd, *((line_of_row[row], why) for row, why in builder.bad)])
+    rows = first_few(list_all(bad, "line"))
+    if not labels:
+        raise DataError(
+            f"{path} has no usable row; give a CSV file with a line of column names and"
+            f" a line for each molecule{', got: ' * bool(bad)}{rows}"
+        )
+    are_many = too_many(len(bad), len(records))
+    if are_many or (bad and form.bad_rows == "refuse"):
+        then = "" if are_many else ", or set csv-bad-rows to 'skip'"
+        much = ", more than a third" if are_many else ""
+        raise DataError(
+            f"{len(bad)} of {len(records)} rows of {path} cannot be used{much}: {rows};"
+            f" correct them{then}"
+        )
+    made = builder.finish(
+        name,
+        np.array(labels, dtype=np.float32).reshape(len(labels), len(tasks)),
+        tasks,
+        raw_sha256=raw_sha256,
+        bad=bad,
+    )
+    used = {smiles_at, *labels_at, *ids}
+    unused = [at for at, name in enumerate(header) if name and at not in used]
+    whole = [cells for _, cells in records if len(cells) == len(header)]
+    remarks = []
+    for at in labels_at:
+        texts, found = [cells[at].strip() for cells in whole], Unknown()
+        found.add(texts, read_numbers(texts, truth=form.kind == "binary"))
+        remarks += found.notes(header[at], MIN_COUNT)
+    return CsvMolecules(
+        **vars(made),
+        numbering=[header[at] for at in ids],
+        unused=[header[at] for at in unused],
+        remarks=remarks
+        + tell_mixed({header[at]: {cells[at] for cells in whole} for at in unused}),
+    )
+
+
+def read_table(path: Path) -> tuple[list[str], list[Record]]:
+    """Read column names, and the other lines that are not empty."""
+    line = 1
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as handle:
+            reader = csv.reader(handle, strict=True)
+            try:
+                header = [cell.strip() for cell in next(reader, [])]
+                records = [(reader.line_num, cells) for cells in reader if cells]
+            finally:
+                line = max(reader.line_num, 1)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise no_csv(path, line, error) from error
+    if not header:
+        raise DataError(f"{path} is empty; {_HEADER}")
+    if problem := odd_header(header):
+        raise DataError(f"{path}, line 1: {problem}")
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise DataError(
+            f"{path} has more than one column {', '.join(map(repr, twice))}; rename"
+            " all but one"
+        )
+    return header, records
+
+
+def find_column(name: str, header: Sequence[str], key: str, path: Path) -> int:
+    """Find a column by its name, which the run-config key ``key`` gave."""
+    if name in header:
+        return header.index(name)
+    cure = f"correct {key} in the run config"
+    raise no_column(str(path), name, header, cure)
+
+
+def _label_columns(
+    form: CsvFormat,
+    header: Sequence[str],
+    records: Sequence[Record],
+    smiles_at: int,
+    path: Path,
+) -> tuple[list[int], list[int]]:
+    """Find the columns of labels, and those that were not taken as they count rows."""
+    names = [part.strip() for part in form.label_columns.split(",") if part.strip()]
+    if names not in ([], [ALL]):
+        found = [find_column(n, header, "csv-label-columns", path) for n in names]
+        if smiles_at in found or len(set(found)) < len(found):
+            raise DataError(
+                "csv-label-columns must name each label column once and not the SMILES"
+                f" column, got {form.label_columns!r}; correct it in the run config"
+            )
+        return found, []
+    found = [
+        at
+        for at in range(len(header))
+        if at != smiles_at and _holds_numbers(at, records, form.kind)
+    ]
+    ids = [at for at in found if _is_id(header[at], at, records)]
+    found = [at for at in found if at not in ids]
+    if not found and records:
+        cure = "name the label columns in csv-label-columns"
+        raise DataError(
+            f"{path} has no column of numbers beside {header[smiles_at]!r}"
+            f"{', apart from those that count rows' * bool(ids)}; columns found:"
+            f" {', '.join(map(repr, header))}; {cure}"
+        )
+    return found, ids
+
+
+def _is_id(name: str, at: int, records: Sequence[Record]) -> bool:
+    """Whether a column numbers rows: different whole numbers, ascending or so named.
+
+    A column without a name, as of an index, is none of labels either.
+    """
+    if not name:
+        return True
+    cells = [cells[at].strip() for _, cells in records if at < len(cells)]
+    if len(cells) < _FEWEST_IDS or not all(c.isascii() and c.isdigit() for c in cells):
+        return False
+    numbers = [int(cell[:_DIGITS]) for cell in cells]
+    ascends = all(a < b for a, b in pairwise(numbers))
+    return ascends or (len(set(numbers)) == len(numbers) and _is_called_id(name))
+
+
+def _is_called_id(name: str) -> bool:
+    """Whether a column is called as those that number rows, as compound_id is."""
+    words = ["", *_WORD.findall(name)]
+    return name.lower() == _INDEX or words[-1].lower() in _ID_WORDS
+
+
+def _holds_numbers(at: int, records: Sequence[Record], kind: str) -> bool:
+    """Whether the first cell of a column, or half of its cells, are meant as numbers.
+
+    Empty cells do not count. Cells such as "0,5" and ">10" are meant so, too, and are
+    refused by their lines as labels. True and False are numbers if labels are binary.
+    """
+    cells = [c for _, row in records if at < len(row) and (c := row[at].strip())]
+    known = [cell for cell in cells if not is_missing(cell)]
+    if kind == "binary":
+        known = ["1" if cell.lower() in TRUTH else cell for cell in known]
+    many = 2 * sum(map(_is_meant_as_number, known)) >= len(known) > 0
+    return bool(known) and (_is_meant_as_number(known[0]) or many)
+
+
+def _is_meant_as_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return bool(readings(cell))
+    return True
+
+
+def _label(cell: str, line: int, column: str, kind: str, path: Path) -> float:
+    """Value of a label; NaN if it is missing."""
+    text = cell.strip()
+    value = float(read_numbers([text], truth=kind == "binary")[0])
+    if kind == "binary":
+        allowed, is_allowed = "0 or 1", value in (0, 1)
+        then = "; or set csv-label-kind to 'regression' where labels are any numbers"
+    else:
+        with np.errstate(over="ignore"):  # as float32, which models learn
+            is_allowed = bool(np.isfinite(np.float32(value)))
+        allowed, then = "a finite number", ""
+    if is_allowed or is_missing(text):
+        return value
+    must = f"a label must be {allowed}, or empty where it is missing"
+    raise DataError(
+        f"{path}, line {line}, column {column!r}: {must}, got {cell!r}{meaning(text)};"
+        " if that column holds no labels, name those that do in csv-label-columns; else"
+        f" correct it{then}"
+    )

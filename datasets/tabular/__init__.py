@@ -1,0 +1,1 @@
+"""Cells of tables as numbers: schema, columns, rows."""

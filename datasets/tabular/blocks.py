@@ -1,0 +1,161 @@
+"""A user's table in blocks of rows, and the tables of one folder.
+
+Blocks keep the memory of a file of millions of cells small. Small blocks are also read
+faster: Python's garbage collector visits rows that live longer again and again.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedgraph_flwr.core.errors import DataError, nearest
+
+BLOCK = 1 << 12  # rows
+_NEWLINE = re.compile(rb"\r\n|\r|\n")
+csv.field_size_limit(2**31 - 1)  # a cell may be a page; 131,072 letters else
+SAVE = "save it as UTF-8 text, cells separated by commas"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a table: their lines in the file, and cells by column."""
+
+    lines: Sequence[int]
+    cells: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One table.
+
+    Parameters
+    ----------
+    name : str
+        Of its file, as messages call it.
+    files : tuple of Path
+        What it is read from.
+    columns : tuple of str
+    blocks : callable
+        Begins to read; gives the rows in order.
+    file_of : mapping
+        Other files' names, of columns that are not in the file ``name``.
+    unit : str
+        What a row's number counts: "line", or "row" where a file has no lines.
+    categorical : tuple of str
+        Columns that hold categories by the layout, even if these are numbers.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    columns: tuple[str, ...]
+    blocks: Callable[[], Iterator[Block]]
+    file_of: Mapping[str, str] = field(default_factory=dict)
+    unit: str = "line"
+    categorical: tuple[str, ...] = ()
+
+    def of(self, column: str) -> str:
+        """Name a column with its file."""
+        return f"{column} of {self.file_of.get(column, self.name)}"
+
+    def at(self, line: int, column: str = "") -> str:
+        """Name a place: file, line, column."""
+        place = f"{self.file_of.get(column, self.name)}, {self.unit} {line}"
+        return f"{place}, column {column!r}" if column else place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """The tables of one folder; ``graphs`` is None if it holds one graph.
+
+    ``unused`` names files whose content is not used.
+    """
+
+    graphs: Table | None
+    nodes: Table
+    edges: Table
+    unused: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files that are read."""
+        found = self.graphs.files if self.graphs else ()
+        return tuple(dict.fromkeys((*found, *self.nodes.files, *self.edges.files)))
+
+
+def no_column(place: str, name: str, columns: Sequence[str], cure: str) -> DataError:
+    """Word that a column is missing, and which ones are there."""
+    near = nearest(name, columns)
+    hint = f" Did you mean {near!r}?" if near else ""
+    return DataError(
+        f"{place} has no column {name!r}.{hint} Columns found:"
+        f" {', '.join(map(repr, columns))}; {cure}"
+    )
+
+
+def odd_header(columns: Sequence[str]) -> str:
+    """Say what is wrong with a first line that is not of columns and commas; or ""."""
+    if columns and columns[0].lower().startswith("sep="):
+        return f"is {','.join(columns)!r}, for one program alone; delete it, and {SAVE}"
+    mark = next((m for m in ";\t|" if len(columns) == 1 and m in columns[0]), "")
+    return mark and f"the column {columns[0]!r} has {mark!r} in its name; {SAVE}"
+
+
+def refusal(path: Path, problem: str) -> DataError:
+    """Word what is wrong with a folder."""
+    return DataError(f"{path} {problem}")
+
+
+@contextmanager
+def unchanged(place: Path, before: str, digest: Callable[[], str]) -> Iterator[None]:
+    """Refuse what was read of files whose digest is another after it than before.
+
+    Raises
+    ------
+    DataError
+        At the end.
+    """
+    yield
+    if digest() != before:
+        raise DataError(
+            f"{place} has changed while it was read, so that what was read may be of"
+            " both versions; start again once the files are complete"
+        )
+
+
+@contextmanager
+def needing_permission() -> Iterator[None]:
+    """Word that the user of this process may not read a file or folder.
+
+    An error that names none, as a plug-in may raise, passes as it is.
+
+    Raises
+    ------
+    DataError
+    """
+    try:
+        yield
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        raise DataError(
+            f"the user of this process has no permission for {error.filename}; give it"
+            " for that path and the folders above it, by chown or chmod"
+        ) from error
+
+
+def no_csv(path: Path, line: int, error: Exception) -> DataError:
+    """Word that a line of a text file cannot be read."""
+    if isinstance(error, PermissionError):
+        with needing_permission():
+            raise error
+    if isinstance(error, UnicodeDecodeError):  # of many lines that a reader took in
+        try:
+            path.read_bytes().decode()
+        except UnicodeDecodeError as wrong:
+            line, error = len(_NEWLINE.findall(wrong.object[: wrong.start])) + 1, wrong
+    return DataError(f"{path}, line {line}: cannot be read as CSV: {error}; {SAVE}")

@@ -1,0 +1,412 @@
+"""Cells of users' tables as numbers, by a schema; misfits are listed by line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph_flwr.core.data import IntArray
+from fedgraph_flwr.core.errors import DataError
+
+from .blocks import Block, Table, no_column
+from .cells import (
+    LIMITS,
+    TRUTH,
+    as_whole,
+    by_look,
+    by_value,
+    is_empty,
+    is_missing,
+    read_day,
+    readings,
+    twin,
+)
+from .columns import MIN_COUNT, Unknown
+from .schema_file import CATEGORY, DATE, DROP, INDICATOR, NUMBER, Feature, Schema
+
+ROLES = {"train": 0, "val": 1, "test": 2}
+NO_ROLE = -1
+SHOWN = 5  # problems that an error names
+_MOST_PROBLEMS = 10_000
+MOST_NUMBERS = 2**31  # of encoded features of a table: 8 GiB
+_MUCH_OTHER = 1 / 3
+_FAR, _WIDE, _NARROW = 5, 10, 1e-3  # spreads of the site that made the schema
+_CROWDED = 0.05  # of the spread; it is 2.6 of normal numbers
+_FEW = 5  # names that a message lists
+_AT_ALL = "in the schema of all sites"
+_values, _looks = lru_cache(by_value), lru_cache(by_look)  # names are many
+Flaw = tuple[int, str, str]  # row of the block, column, what is wrong, and its cure
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A row that cannot be used: where (file, line, column), and what is wrong.
+
+    ``name`` is that of the graph or node which is left out for it; "" if there is none.
+    """
+
+    where: str
+    text: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}"
+
+
+@dataclass
+class Problems:
+    """Collects rows that do not fit, in the order of the files."""
+
+    found: list[Problem] = field(default_factory=list)
+    unknown: dict[str, tuple[Unknown, Sequence[str]]] = field(default_factory=dict)
+
+    def add(self, where: str, text: str, name: str = "") -> None:
+        """Record a row that does not fit.
+
+        Raises
+        ------
+        DataError
+            There are so many that tables and schema do not belong together.
+        """
+        self.found.append(Problem(where, text, name))
+        if len(self.found) > _MOST_PROBLEMS:
+            raise DataError(
+                f"more than {_MOST_PROBLEMS} rows do not fit the schema:"
+                f" {first_few(self.found)}; use the schema that these tables were made"
+                " for, or correct the tables, or, if rows name accounts of other sites,"
+                f' set outside = "{DROP}" above [target] in the schema of all sites'
+            )
+
+    def see(self, schema: Schema, table: Table, block: Block, *whose: str) -> None:
+        """Count cells that may stand for "not known".
+
+        ``whose`` are the cells: "features", "targets", or both.
+        """
+        found: dict[str, tuple[Sequence[str], bool]] = {}  # names, whether numbers
+        if "features" in whose:
+            found |= {
+                f.column: (f.categories, f.kind == NUMBER) for f in schema.features
+            }
+        if "targets" in whose:
+            found |= dict.fromkeys(schema.targets, (schema.classes, not schema.classes))
+        for column, (names, is_number) in found.items():
+            what, cells = table.of(column), block.cells[column]
+            one, _ = self.unknown.setdefault(what, (Unknown(), names))
+            one.add(cells, read_numbers(cells) if is_number else None)
+
+    def remarks(self) -> list[str]:
+        """Name such cells, with their share."""
+        return [
+            note
+            for what, (one, listed) in self.unknown.items()
+            for note in one.notes(what, MIN_COUNT, listed=listed)
+        ]
+
+
+def first_few(problems: Sequence[object]) -> str:
+    """Name the first few problems, equal cures once, and how many more there are."""
+    more, texts = len(problems) - SHOWN, [*map(str, problems[:SHOWN])]
+    cures = [text.rpartition("; ")[2] for text in texts]
+    after = zip(texts, cures, [*cures[1:], ""], strict=False)
+    named = "; ".join(t.removesuffix(f"; {c}") if c == n else t for t, c, n in after)
+    return named + (f"; and {more} more" if more > 0 else "")
+
+
+def too_many(misfits: int, rows: int) -> bool:
+    """Whether so many rows do not fit that something is wrong with all of them.
+
+    A third: single mistakes are fewer by far, and a column that was written otherwise
+    (7.0 in place of 7) spoils more.
+    """
+    return 3 * misfits > rows
+
+
+def share_of(lost: int, rows: int, what: str) -> str:
+    """Say which share of rows is left out, e.g. "4.6 % of edges"; "" if none."""
+    return f"{100 * lost / rows:.2g} % of {what}" if lost else ""
+
+
+def count_rows(bad: Iterable[str]) -> int:
+    """Count the rows that problems name; a row may have several."""
+    return len({text.partition(", column ")[0] for text in bad})
+
+
+def need_columns(table: Table, columns: Iterable[str]) -> None:
+    """Refuse a table without a column that is needed.
+
+    Raises
+    ------
+    DataError
+    """
+    for column in columns:
+        if column in table.columns:
+            continue
+        raise no_column(
+            f"{table.files[0]}, line 1:",
+            column,
+            table.columns,
+            "add or rename it, or correct the schema",
+        )
+
+
+def encode_features(schema: Schema, block: Block) -> tuple[NDArray[Any], list[Flaw]]:
+    """Encode the feature columns of some nodes.
+
+    Returns
+    -------
+    x : float32 array (num_rows, width), or int64 array (num_rows,)
+        Integers if the only feature is one category with a column for each value.
+    flaws : list
+        Cells that do not fit; their encoding has no meaning.
+
+    Raises
+    ------
+    DataError
+        The schema makes too many numbers of the table so far.
+    """
+    flaws: list[Flaw] = []
+    if is_one_hot(schema):
+        codes = _codes(schema.features[0], block, flaws)
+        return np.maximum(codes, 0), flaws
+    width = sum(feature.width for feature in schema.features)
+    lines = max(block.lines, default=0)  # rows so far
+    if lines * width > MOST_NUMBERS:
+        raise DataError(
+            f"{lines} nodes with the schema's {width} columns each are more than"
+            f" {MOST_NUMBERS} numbers; list fewer categories {_AT_ALL}, and let rare"
+            " ones share a column by other = true"
+        )
+    x = np.zeros((len(block.lines), width), np.float32)
+    at = 0
+    for feature in schema.features:
+        part = x[:, at : at + feature.width]
+        at += feature.width
+        if feature.kind == CATEGORY:
+            codes = _codes(feature, block, flaws)
+            rows = np.flatnonzero(codes >= 0)
+            part[rows, codes[rows]] = 1
+        else:
+            _fill_numbers(feature, block, part, flaws)
+    return x, flaws
+
+
+def far_columns(schema: Schema, table: Table, x: NDArray[Any]) -> list[str]:
+    """Name columns of encoded features that are far from the schema's own site's."""
+    notes, at = [], 0
+    for feature in schema.features:
+        what, first = table.of(feature.column), at
+        at += feature.width
+        if feature.kind == CATEGORY:
+            at_other = first + len(feature.categories)
+            other = x == at_other if x.ndim == 1 else x[:, min(at_other, at - 1)]
+            if feature.other and len(x) and np.mean(other) > _MUCH_OTHER:
+                notes.append(
+                    f"{what}: {np.mean(other):.0%} of rows count as other, whose names"
+                    f" the schema lacks; list them {_AT_ALL}, or spell them as it does"
+                )
+            continue
+        values = x[:, first].astype(np.float64)
+        if feature.missing == INDICATOR:
+            values = values[x[:, first + 1] == 0]
+        mean, spread = (values.mean(), values.std()) if len(values) else (0.0, 1.0)
+        if abs(mean) > _FAR or spread > _WIDE or 0 < spread < _NARROW:
+            notes.append(
+                f"{what}: encoded by the schema, numbers have mean {mean:.3g} and"
+                f" spread {spread:.3g}, and not about 0 and 1: another unit or scale"
+                " than at the site that made the schema, or a column without shift and"
+                f" scale; correct the table, or shift and scale {_AT_ALL}"
+            )
+            continue
+        low, high = np.quantile(values, (0.1, 0.9)) if len(values) else (0.0, 0.0)
+        if 0 < high - low < _CROWDED * spread:
+            notes.append(
+                f"{what}: a few numbers are so far from the others that eight of ten"
+                f" lie within {(high - low) / spread:.2g} standard deviations, where"
+                " models hardly tell them apart; correct them, or write logarithms"
+            )
+    return notes
+
+
+def is_one_hot(schema: Schema) -> bool:
+    """Whether the features of each node are one 1 among zeros."""
+    return len(schema.features) == 1 and schema.features[0].kind == CATEGORY
+
+
+def _codes(feature: Feature, block: Block, flaws: list[Flaw]) -> IntArray:
+    """Column of each cell; -1 if it has none."""
+    cells = block.cells[feature.column]
+    codes = _find(feature.categories, cells)
+    for row in np.flatnonzero(codes < 0).tolist():
+        cell = cells[row]
+        if is_missing(cell) and feature.missing == INDICATOR:
+            codes[row] = feature.width - 1
+            continue
+        like = _like(cell, feature.categories)
+        if feature.other and not (like or is_empty(cell)):
+            codes[row] = len(feature.categories)
+        elif is_missing(cell):
+            flaws.append((row, feature.column, _missing_text(cell)))
+        else:
+            what = f"{cell!r} is none of the schema's categories"
+            what += f" ({_some(feature.categories)}){like}; correct it, or list it"
+            what += " or set other = true" * (not feature.other)
+            flaws.append((row, feature.column, f"{what} {_AT_ALL}"))
+    return codes
+
+
+def _find(names: tuple[str, ...], cells: Sequence[str]) -> IntArray:
+    """Return the number of each cell's name, or -1.
+
+    Where all names are numbers, or truth values, a cell may spell one otherwise: 1.0
+    for 1, and true for 1.
+    """
+    index = {name: i for i, name in enumerate(names)}
+    codes = np.fromiter(map(index.get, cells, repeat(-1)), np.int64, len(cells))
+    if (codes < 0).any() and (values := _values(names)):
+        is_flag = values.keys() <= {"0", "1"}
+        for row in np.flatnonzero(codes < 0).tolist():
+            if is_flag or cells[row].lower() not in TRUTH:
+                codes[row] = index.get(values.get(as_whole(cells[row]), ""), -1)
+    return codes
+
+
+def _like(cell: str, names: tuple[str, ...]) -> str:
+    return twin(cell, _looks(names))
+
+
+def _fill_numbers(
+    feature: Feature, block: Block, part: NDArray[np.float32], flaws: list[Flaw]
+) -> None:
+    cells = block.cells[feature.column]
+    if feature.kind == DATE:
+        known = {cell: read_day(cell) for cell in set(cells)}
+        values = np.array([known[cell] for cell in cells], np.float64)
+    else:
+        is_plain = (feature.shift, feature.scale) == (0, 1)  # as those of 0 and 1 are
+        values = read_numbers(cells, truth=is_plain)
+    with np.errstate(over="ignore"):
+        part[:, 0] = (values - feature.shift) / feature.scale
+    odd = np.flatnonzero(~np.isfinite(part[:, 0]))
+    part[odd, 0] = 0
+    for row in odd.tolist():
+        if not is_missing(cells[row]):
+            must = f"must be a finite number, got {cells[row]!r}"
+            must += f"{meaning(cells[row])}; correct it, or make the column a category"
+            if feature.kind == DATE:
+                must = "must be a date such as 2024-01-31 or 2024-01-31T12:00, got"
+                must += f" {cells[row]!r}; write it so, or leave the column out"
+            flaws.append((row, feature.column, f"{must} {_AT_ALL}"))
+        elif feature.missing == INDICATOR:
+            part[row, 1] = 1
+        else:
+            flaws.append((row, feature.column, _missing_text(cells[row])))
+
+
+def meaning(cell: str) -> str:
+    """Say which numbers a cell may mean that is none as it is written; or ""."""
+    found = [text for text in readings(cell) if text != cell and cell[0] not in LIMITS]
+    return f", which may mean {' or '.join(found)}" if found else ""
+
+
+def read_numbers(cells: Sequence[str], *, truth: bool = False) -> NDArray[np.float64]:
+    """Read numbers; NaN for missing values, infinity for other texts.
+
+    With ``truth``, True is 1 and False is 0.
+    """
+    try:
+        if is_plain("".join(cells)):
+            return np.array(list(map(float, cells)), np.float64)
+    except ValueError:
+        pass
+    known = {cell: _number(cell) for cell in set(cells)}  # categories are few
+    if truth:
+        known |= {c: TRUTH[c.lower()] for c in known if c.lower() in TRUTH}
+    return np.array([known[cell] for cell in cells], np.float64)
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text has only ASCII letters and no "_", as numbers of tables have.
+
+    Python's float() also takes 1_000 and digits of other scripts.
+    """
+    return text.isascii() and "_" not in text
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell) if is_plain(cell) else math.inf
+    except ValueError:
+        return math.nan if is_missing(cell) else math.inf
+
+
+def _missing_text(cell: str) -> str:
+    what = f"is {cell!r}, which counts as not known" if cell else "is empty"
+    return f'{what}; complete it, or set missing = "indicator" {_AT_ALL}'
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _FEW
+    return ", ".join(map(repr, names[:_FEW])) + (f", {more} more" if more > 0 else "")
+
+
+def encode_classes(
+    schema: Schema, column: str, block: Block, *, may_miss: bool
+) -> tuple[IntArray, list[Flaw]]:
+    """Encode a column of classes as their numbers; -1 if missing or wrong."""
+    cells = block.cells[column]
+    codes = _find(schema.classes, cells)
+    flaws: list[Flaw] = []
+    for row in np.flatnonzero(codes < 0).tolist():
+        cell = cells[row]
+        if may_miss and is_missing(cell):
+            continue
+        why = "counts as not known, and " * is_missing(cell) + "is none of"
+        what = f"{cell!r} {why}" if cell else "is empty, and not one of"
+        what += f" the schema's classes ({_some(schema.classes)})"
+        what += f"{_like(cell, schema.classes)}; correct it, or list it {_AT_ALL}"
+        flaws.append((row, column, what))
+    return codes, flaws
+
+
+def encode_targets(
+    schema: Schema, block: Block
+) -> tuple[NDArray[np.float32], list[Flaw]]:
+    """Encode the targets of graphs, (num_rows, num_targets); NaN if missing."""
+    is_binary = schema.target_kind == "binary"
+    y = np.full((len(block.lines), len(schema.targets)), np.nan, np.float32)
+    flaws: list[Flaw] = []
+    for at, column in enumerate(schema.targets):
+        cells = block.cells[column]
+        values = read_numbers(cells, truth=is_binary)
+        with np.errstate(over="ignore"):
+            y[:, at] = values
+        fits = np.isin(values, (0, 1)) if is_binary else np.isfinite(y[:, at])
+        for row in np.flatnonzero(~fits & ~np.isnan(values)).tolist():
+            must = f"a target must be {'0 or 1' if is_binary else 'a finite number'},"
+            must += f" or empty where it is missing, got {cells[row]!r}"
+            must += f"{meaning(cells[row])}; correct it, or correct kind of [target]"
+            flaws.append((row, column, f"{must} {_AT_ALL}"))
+            y[row, at] = np.nan
+    return y, flaws
+
+
+def encode_roles(
+    column: str, block: Block, *, may_miss: bool
+) -> tuple[NDArray[np.int8], list[Flaw]]:
+    """Encode a column of splits: 0 train, 1 val, 2 test, -1 none."""
+    cells = block.cells[column]
+    roles = np.array([ROLES.get(cell, NO_ROLE) for cell in cells], np.int8)
+    flaws: list[Flaw] = []
+    for row in np.flatnonzero(roles < 0).tolist():
+        if not (may_miss and is_missing(cells[row])):
+            must = f"must be train, val or test{', or empty' * may_miss}, got"
+            must += f" {cells[row]!r}; correct it, or delete the column to have a split"
+            flaws.append((row, column, f"{must} drawn"))
+    return roles, flaws

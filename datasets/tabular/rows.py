@@ -1,0 +1,394 @@
+"""Rows of own tables: graphs, nodes, edges; what does not fit is listed by line."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph_flwr.core.data import IntArray
+
+from .blocks import Block, Table, Tables
+from .cells import alike, by_look, is_missing, twin
+from .encode import (
+    NO_ROLE,
+    Flaw,
+    Problems,
+    encode_classes,
+    encode_features,
+    encode_roles,
+    encode_targets,
+    need_columns,
+)
+from .schema_file import SPLIT, Schema
+
+ADD_IT = "; add it there, or delete this row"  # cure of a row that names a stranger
+_SAYS_HOW = re.compile(
+    r"(relation|operator|qualifier|modifier|censor\w*|units?)$", re.I
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """Rows of graphs, or of the nodes of one graph: what has a target and a split.
+
+    ``is_open``: graphs that fit, but have no class.
+    """
+
+    names: list[str]
+    lines: IntArray
+    x: NDArray[np.generic]
+    y: NDArray[Any]
+    role: NDArray[np.int8]
+    has_split: bool
+    is_bad: NDArray[np.bool_]
+    is_open: NDArray[np.bool_]
+    notes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nodes:
+    """Rows of nodes: graph (-1 if it is unknown), number of the node's name, line."""
+
+    graph: IntArray
+    name: IntArray
+    lines: IntArray
+    x: NDArray[np.generic]
+    is_bad: NDArray[np.bool_]
+
+    @property
+    def num_outside(self) -> int:
+        """How many rows name a graph that is elsewhere, and are meant to."""
+        return int(((self.graph < 0) & ~self.is_bad).sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edges:
+    """Rows of edges: graph, and both ends as rows of nodes; -1 if unknown.
+
+    ``notes`` tell how names of what is elsewhere are written.
+    """
+
+    graph: IntArray
+    ends: IntArray
+    is_bad: NDArray[np.bool_]
+    notes: list[str]
+
+    @property
+    def fits(self) -> NDArray[np.bool_]:
+        """Rows of which both ends are known."""
+        return np.asarray((self.ends >= 0).all(axis=0))
+
+    @property
+    def num_outside(self) -> int:
+        """How many rows name what is elsewhere, and are meant to."""
+        return int((~self.fits & ~self.is_bad).sum())
+
+
+def tell_mixed(columns: Mapping[str, Collection[str]]) -> list[str]:
+    """Warn of columns, by their different cells, that say how numbers are meant."""
+    found = {n: sorted({*cells} - {""}) for n, cells in columns.items()}
+    return [
+        f"column {name} is not used and holds {', '.join(map(repr, cells[:3]))}:"
+        " numbers in several units, or limits as in >10, are learnt as if they were"
+        " alike; write them in one unit, and leave out rows with limits"
+        for name, cells in found.items()
+        if len(cells) > 1 and _SAYS_HOW.search(name)
+    ]
+
+
+def first_rows(names: Sequence[str]) -> dict[str, int]:
+    """Return the first row of each name."""
+    found: dict[str, int] = {}
+    for at, name in enumerate(names):
+        found.setdefault(name, at)
+    return found
+
+
+def read_units(
+    table: Table,
+    key: str,
+    schema: Schema,
+    problems: Problems,
+    *,
+    needs_targets: bool,
+) -> Units:
+    """Read graphs, or nodes with their features, each with target and split."""
+    is_node = key == "node"
+    need_columns(table, [key, *(f.column for f in schema.features if is_node)])
+    need_columns(table, schema.targets if needs_targets else ())
+    has_split = needs_targets and SPLIT in table.columns
+    used = {*schema.targets, *(f.column for f in schema.features if is_node)}
+    mixed = {c: set[str]() for c in table.columns if c not in used}
+    first: dict[str, int] = {}
+    names: list[str] = []
+    bad: list[int] = []
+    parts: list[tuple[Any, ...]] = []
+    for block in _blocks(table):
+        count = len(block.lines)
+        for column in filter(_SAYS_HOW.search, mixed):
+            mixed[column].update(block.cells[column])
+        x: NDArray[Any] = np.zeros((count, 0), np.float32)
+        y = _no_answers(schema, count)
+        flaws: list[Flaw] = []
+        whose = ["features"] * is_node + ["targets"] * needs_targets
+        problems.see(schema, table, block, *whose)
+        if is_node:
+            x, flaws = encode_features(schema, block)
+        if needs_targets:
+            y, found = _targets(schema, block)
+            flaws += found
+        role = np.full(count, NO_ROLE, np.int8)
+        if has_split:
+            role, found = encode_roles(SPLIT, block, may_miss=is_node)
+            flaws += found
+        if has_split and is_node:
+            flaws += _without_label(block.cells[schema.targets[0]], y, role)
+        at = len(names)
+        flaws += _nameless(key, block)
+        for row, name in enumerate(block.cells[key]):
+            if (before := first.setdefault(name, at + row)) != at + row and name:
+                bad.append(before)
+                text = f"{key} {name!r} is there twice; rename or delete one of them"
+                flaws.append((row, key, text))
+        names += block.cells[key]
+        named = block.cells[key]
+        bad += [at + row for row in _note(table, named, block, flaws, problems)]
+        parts.append((np.array(block.lines, np.int64), x, y, role))
+    lines, x, y, role = (np.concatenate(part) for part in zip(*parts, strict=True))
+    is_bad = np.zeros(len(names), np.bool_)
+    is_bad[bad] = True
+    return Units(
+        names=names,
+        lines=lines,
+        x=x,
+        y=y,
+        role=role,
+        has_split=has_split,
+        is_bad=is_bad,
+        is_open=(y < 0 if schema.classes and needs_targets and not is_node else is_bad)
+        & ~is_bad,
+        notes=tell_mixed(mixed),
+    )
+
+
+def _no_answers(schema: Schema, count: int) -> NDArray[Any]:
+    if schema.classes:
+        return np.full(count, -1, np.int64)
+    return np.full((count, len(schema.targets)), np.nan, np.float32)
+
+
+def _targets(schema: Schema, block: Block) -> tuple[NDArray[Any], list[Flaw]]:
+    if schema.classes:
+        return encode_classes(schema, schema.targets[0], block, may_miss=True)
+    return encode_targets(schema, block)
+
+
+def _nameless(key: str, block: Block) -> list[Flaw]:
+    """Find rows whose graph or node has no name, but a mark of what is not known."""
+    return [
+        (row, key, f"{f'is {name!r}, no name' if name else 'is empty'}; give it a name")
+        for row, name in enumerate(block.cells[key])
+        if not name.isdigit() and is_missing(name)
+    ]
+
+
+def _without_label(
+    labels: Sequence[str], y: NDArray[Any], role: NDArray[np.int8]
+) -> list[Flaw]:
+    """Find nodes that are to train, validate or test, and have no class."""
+    return [
+        (row, SPLIT, "a node without label must have no split; empty one of them")
+        for row in np.flatnonzero((y < 0) & (role != NO_ROLE)).tolist()
+        if is_missing(labels[row])
+    ]
+
+
+def _blocks(table: Table) -> Iterator[Block]:
+    """Begin with a block of no row, so that there is one."""
+    yield Block([], {column: [] for column in table.columns})
+    yield from table.blocks()
+
+
+def _note(
+    table: Table,
+    names: Sequence[str],
+    block: Block,
+    flaws: Sequence[Flaw],
+    problems: Problems,
+) -> list[int]:
+    """List flaws as problems, in the order of rows; return the rows.
+
+    ``names`` are those of what is left out, of each row; empty for edges alone.
+    """
+    for row, column, text in sorted(flaws):
+        name = names[row] if names else ""
+        problems.add(table.at(block.lines[row], column), text, name)
+    return [row for row, _, _ in flaws]
+
+
+def read_nodes(
+    tables: Tables,
+    schema: Schema,
+    graph_of: Mapping[str, int],
+    name_of: dict[str, int],
+    problems: Problems,
+) -> Nodes:
+    """Read the nodes of whole graphs; ``name_of`` is filled with numbers of names."""
+    table, graphs = tables.nodes, tables.graphs
+    assert graphs is not None
+    need_columns(table, ["graph", "node", *(f.column for f in schema.features)])
+    parts: list[tuple[Any, ...]] = []
+    known = _Names("graph", graph_of, graphs.name, drop=schema.drops_outside)
+    for block in _blocks(table):
+        problems.see(schema, table, block, "features")
+        x, flaws = encode_features(schema, block)
+        graph, named, found = known.graphs(block)
+        name = np.array(
+            [name_of.setdefault(n, len(name_of)) for n in block.cells["node"]], np.int64
+        )
+        flaws += found + _nameless("node", block)
+        is_bad = np.zeros(len(block.lines), np.bool_)
+        is_bad[_note(table, named, block, flaws, problems)] = True
+        parts.append((graph, name, np.array(block.lines, np.int64), x, is_bad))
+    graph, name, lines, x, is_bad = (
+        np.concatenate(part) for part in zip(*parts, strict=True)
+    )
+    order = np.lexsort((name, graph))
+    same = (np.diff(graph[order]) == 0) & (np.diff(name[order]) == 0)
+    name_at = {at: name for name, at in graph_of.items()}
+    for at in np.sort(order[1:][same & (graph[order[1:]] >= 0)]).tolist():
+        problems.add(
+            table.at(int(lines[at]), "node"),
+            "the graph has another node of this name; rename or delete one of them",
+            name_at[int(graph[at])],
+        )
+        is_bad[at] = True
+    return Nodes(graph=graph, name=name, lines=lines, x=x, is_bad=is_bad)
+
+
+def _numbers(number_of: Mapping[str, int], names: Sequence[str]) -> IntArray:
+    """Return the number of each name; -1 if it has none."""
+    return np.fromiter(map(number_of.get, names, repeat(-1)), np.int64, len(names))
+
+
+class _Names:
+    """Names of graphs or nodes, for rows of other tables that name them.
+
+    With ``drop`` a name that is not there is no flaw, unless it looks like one that is.
+    """
+
+    def __init__(
+        self, what: str, number_of: Mapping[str, int], place: str, *, drop: bool
+    ) -> None:
+        self._what, self._number_of, self._place = what, number_of, place
+        self._drop = drop
+        self._odd: Counter[str] = Counter()
+
+    @cached_property
+    def _looks(self) -> Mapping[Any, str]:
+        return by_look(self._number_of)
+
+    @cached_property
+    def _forms(self) -> set[str]:
+        return set(map(_form, self._number_of))
+
+    def graphs(self, block: Block) -> tuple[IntArray, list[str], list[Flaw]]:
+        """Return the number and the name of each row's graph; -1 if it is elsewhere.
+
+        A row that spells a graph otherwise is a flaw of that graph, which lacks it.
+        """
+        names = list(block.cells["graph"])
+        number = _numbers(self._number_of, names)
+        flaws = self.flaws("graph", block, number < 0)
+        for row, _, _ in flaws:
+            names[row] = self._looks.get(alike(names[row]), names[row])
+            number[row] = self._number_of.get(names[row], -1)
+        return number, names, flaws
+
+    def flaws(
+        self, column: str, block: Block, is_stranger: NDArray[np.bool_]
+    ) -> list[Flaw]:
+        """Word what is wrong with rows whose ``column`` names a stranger."""
+        cells, found = block.cells[column], []
+        for row in np.flatnonzero(is_stranger).tolist():
+            like = twin(cells[row], self._looks)
+            if like or not self._drop or is_missing(cells[row]):
+                text = f"{self._what} {cells[row]!r} is not in {self._place}{like}"
+                found.append((row, column, text + ADD_IT))
+            elif _form(cells[row]) not in self._forms:
+                self._odd[cells[row]] += 1
+        return found
+
+    def notes(self) -> list[str]:
+        """Name what is elsewhere and is written as no name here."""
+        if not self._odd:
+            return []
+        few = ", ".join(map(repr, sorted(self._odd)[:3]))
+        return [
+            f"{self._odd.total()} end(s) of edges count as outside and are written as"
+            f" no {self._what} of {self._place}, such as {few}; if they are there,"
+            " write them alike"
+        ]
+
+
+def _form(name: str) -> str:
+    """Return the marks in a name."""
+    return re.sub(r"\w+", "a", name)
+
+
+def read_edges(
+    table: Table,
+    nodes: Nodes,
+    graph_of: Mapping[str, int],
+    name_of: Mapping[str, int],
+    problems: Problems,
+    tables: Tables,
+    *,
+    drop: bool,
+) -> Edges:
+    """Read edges and find the nodes that they join; ``drop`` is as for ``_Names``."""
+    owner = "" if tables.graphs is None else "graph"
+    need_columns(table, ["graph"] * bool(owner) + ["source", "target"])
+    width = max(len(name_of), int(nodes.name.max(initial=-1)) + 1, 1)
+    key = nodes.graph * width + nodes.name
+    order = np.argsort(key, kind="stable")
+    key = key[order]
+    where = f"{tables.nodes.name}{' with this graph' * bool(owner)}"
+    known = _Names("node", name_of, where, drop=drop)
+    graphs_name = tables.graphs.name if tables.graphs else ""
+    known_graphs = _Names("graph", graph_of, graphs_name, drop=drop)
+    parts: list[tuple[IntArray, IntArray, NDArray[np.bool_]]] = []
+    for block in _blocks(table):
+        count = len(block.lines)
+        graph = np.zeros(count, np.int64)
+        flaws: list[Flaw] = []
+        named: list[str] = []
+        if owner:
+            graph, named, flaws = known_graphs.graphs(block)
+        ends = np.full((2, count), -1, np.int64)
+        for end, column in enumerate(("source", "target")):
+            name = _numbers(name_of, block.cells[column])
+            wanted = np.where((graph >= 0) & (name >= 0), graph * width + name, -1)
+            place = np.searchsorted(key, wanted)
+            inside = (wanted >= 0) & (place < len(key))
+            inside[inside] = key[place[inside]] == wanted[inside]
+            ends[end, inside] = order[place[inside]]
+            flaws += known.flaws(column, block, (graph >= 0) & ~inside)
+        is_bad = np.zeros(count, np.bool_)
+        is_bad[_note(table, named, block, flaws, problems)] = True
+        parts.append((graph, ends, is_bad))
+    graphs, pairs, bads = zip(*parts, strict=True)
+    return Edges(
+        graph=np.concatenate(graphs),
+        ends=np.concatenate(pairs, axis=1),
+        is_bad=np.concatenate(bads),
+        notes=known.notes() + known_graphs.notes(),
+    )

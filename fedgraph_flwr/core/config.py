@@ -1,0 +1,361 @@
+"""Run configuration: flat TOML values in, frozen dataclasses out.
+
+Keys are kebab-case in TOML and snake_case in Python; this module is the one place
+that translates. Each field declares a :class:`Rule`, which checks a value, words the
+error and supplies bad values to the tests. The text ``"auto"`` stands, where a rule
+allows it, for the value that the data set recommends (see ``resolve.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from functools import cache
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
+
+from .errors import ConfigError, unknown_name
+from .fields import Field as MessageField
+from .rules import (
+    MOST_CLIENTS,
+    MOST_ROUNDS,
+    MOST_STEP,
+    MOST_STEPS,
+    Rule,
+    Value,
+    choice,
+    client_choice,
+    flag,
+    held_out_clients,
+    integer,
+    number,
+    path,
+    shown,
+    task_masks,
+    text,
+)
+from .words import KEYS as RETIRED_KEYS
+
+AUTO = "auto"
+# May differ between a run and its continuation.
+RESUME_MAY_CHANGE = {
+    "resume",
+    "checkpoint-every",
+    "num-server-rounds",
+    "results-dir",
+    "state-dir",
+    "data-dir",
+    "cache-dir",
+    "min-fit-replies",
+    "late-after-s",
+    "round-timeout-s",
+    "roll-call-timeout-s",
+    "torch-threads",
+    "tracker",
+}
+SEVERAL = (
+    "; a run has one value: for several start a run each, or let a suite's grid choose"
+    " (docs/benchmark.md)"
+)
+T = TypeVar("T", bound="Settings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base of every configuration table; checks each field against its rule.
+
+    ``RETIRED``: keys of the table that are gone, and what to write instead.
+    ``RUN`` of a method's table: what the paper sets shared settings to, where these
+    are ``"auto"``. ``NEEDS_ALL``: why it cannot do with some of the clients in a round;
+    "" where it can. ``ADVICE``: how to choose what is ``"auto"`` and not published.
+    ``TAKES_WEIGHTS``: its encoders take weights of edges, and its clients draw noisy
+    views themselves. ``FIELDS``: what its clients' replies hold beside models.
+    """
+
+    TABLE: ClassVar[str] = ""
+    RETIRED: ClassVar[Mapping[str, str]] = {}
+    RUN: ClassVar[Mapping[str, Value]] = {}
+    NEEDS_ALL: ClassVar[str] = ""
+    ADVICE: ClassVar[str] = ""
+    TAKES_WEIGHTS: ClassVar[bool] = False
+    FIELDS: ClassVar[tuple[MessageField, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for key, f in self.config_fields().items():
+            check_value(key, getattr(self, f.name), f.metadata["rule"])
+
+    def check(self, privacy: Settings) -> None:
+        """Raise ConfigError if a method's table contradicts ``PrivacySettings``."""
+
+    def beside_updates(self) -> str:
+        """Say what clients send that noise on updates does not protect, and the cure.
+
+        "" if nothing.
+        """
+        return ""
+
+    def warnings(self, num_rounds: int) -> tuple[str, ...]:  # noqa: ARG002
+        """Say what of a method's table means little in a run of so many rounds."""
+        return ()
+
+    def inert(self) -> str:
+        """Say what other method these values make of a method; "" if it is itself."""
+        return ""
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether models go to neighbours alone, in letters sealed to the server."""
+        return False
+
+    @property
+    def needs_scores(self) -> str:
+        """Which scores, as a policy calls them, the server needs, and the cure."""
+        return ""
+
+    @classmethod
+    def key(cls, name: str) -> str:
+        """Run-config key of the field ``name``, e.g. ``privacy.edge-epsilon``."""
+        kebab = name.replace("_", "-")
+        return f"{cls.TABLE}.{kebab}" if cls.TABLE else kebab
+
+    @classmethod
+    @cache  # asked for at every message
+    def config_fields(cls) -> Mapping[str, Field[Any]]:
+        """Fields by run-config key."""
+        return MappingProxyType({cls.key(f.name): f for f in fields(cls)})
+
+    @classmethod
+    def defaults(cls) -> dict[str, Value]:
+        """Return run-config defaults, as they stand in ``pyproject.toml``."""
+        return {
+            k: f.default
+            for k, f in cls.config_fields().items()
+            if f.default is not MISSING
+        }
+
+    def to_config(self) -> dict[str, Value]:
+        """Back to run-config keys and values."""
+        return {k: getattr(self, f.name) for k, f in self.config_fields().items()}
+
+
+def check_value(key: str, value: object, rule: Rule) -> None:
+    """Raise ConfigError unless ``rule`` allows ``value``."""
+    if not rule.allows(value):
+        many = isinstance(value, str) and "," in value and rule.kind in (int, float)
+        cure = f"set it in the run config{SEVERAL if many else ''}"
+        raise ConfigError(
+            f"{key} must be {rule.describe()}, got {shown(value)}"
+            f" ({type(value).__name__}); {cure}"
+        )
+
+
+def build(
+    cls: type[T], run_config: Mapping[str, Value], automatic: Mapping[str, Value]
+) -> T:
+    """Build one table from a run config.
+
+    Parameters
+    ----------
+    cls : type
+        Table to build; only its own keys are read.
+    run_config : mapping
+        Flat run config; keys of the table that it lacks are an error.
+    automatic : mapping
+        Values that replace ``"auto"``, by run-config key.
+
+    Raises
+    ------
+    ConfigError
+        Missing key, wrong type, value out of range, or ``"auto"`` without a
+        recommended value.
+    """
+    values: dict[str, Any] = {}
+    unpublished: dict[str, str] = {}
+    for key, f in cls.config_fields().items():
+        if key not in run_config:
+            raise ConfigError(
+                f"run-config key {key!r} is missing; its default belongs in"
+                " [tool.flwr.app.config] of pyproject.toml"
+            )
+        value = run_config[key]
+        rule: Rule = f.metadata["rule"]
+        if rule.auto and value == AUTO:
+            if key not in automatic:
+                unpublished[key] = replace(rule, auto=False).describe()
+                continue
+            value = automatic[key]
+        if rule.kind is float and isinstance(value, int) and rule.allows(value):
+            value = float(value)
+        if rule.kind is str and not isinstance(value, str) and rule.allows(value):
+            value = f"{value:g}"
+        values[f.name] = value
+    if unpublished:
+        raise ConfigError(
+            f"{', '.join(unpublished)} {'is' if len(unpublished) == 1 else 'are'}"
+            " 'auto', but no value is published for this data set; set in the run"
+            f" config: {'; '.join(f'{k} to {v}' for k, v in unpublished.items())}."
+            + (f" {cls.ADVICE}" if cls.ADVICE else "")
+        )
+    return cls(**values)
+
+
+def check_tables(tables: list[type[Settings]], run_config: Mapping[str, Value]) -> None:
+    """Refuse unknown keys and check the values of every table, used or not."""
+    rules = {
+        k: f.metadata["rule"] for t in tables for k, f in t.config_fields().items()
+    }
+    gone = RETIRED_KEYS | {t.key(k): c for t in tables for k, c in t.RETIRED.items()}
+    for key, value in run_config.items():
+        if key in gone:
+            raise ConfigError(
+                f"key {key!r} no longer exists; in the run config, {gone[key]}"
+            )
+        if key not in rules:
+            cure = "docs/configuration.md lists all keys, with the papers' symbols."
+            raise ConfigError(unknown_name("run-config key", key, rules, cure))
+        if not (rules[key].auto and value == AUTO):
+            check_value(key, value, rules[key])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(Settings):
+    """Settings of every method; "auto" is the value of the data set or the method."""
+
+    method: str = text("gcfl+")
+    dataset: str = text("synthetic")
+    task: str = choice(
+        "auto",
+        "graph-classification",
+        "graph-embedding",
+        "multi-task",
+        "node-classification",
+        auto=True,
+    )
+    data_dir: str = path("")
+    results_dir: str = path("")
+    state_dir: str = path("")
+    cache_dir: str = path("")
+    resume: str = path("")
+    init_from: str = path("")
+    dry_run: bool = flag(False)
+
+    num_clients: int = integer("auto", 1, MOST_CLIENTS, auto=True)
+    num_server_rounds: int = integer("auto", 1, MOST_ROUNDS, auto=True)
+    patience: int = integer("auto", 0, MOST_ROUNDS, auto=True)
+    min_rounds: int = integer("auto", 0, MOST_ROUNDS, auto=True)
+    evaluate_every: int = integer("auto", 1, MOST_ROUNDS, auto=True)
+    evaluate_on: str = choice("own", "own", "all")
+    checkpoint_every: int = integer("auto", 1, MOST_ROUNDS, auto=True)
+    client_fraction: float = number(1.0, 0, 1, low_open=True)
+    held_out_clients: str = client_choice("")
+    partition: str = choice(
+        "auto",
+        "chunks",
+        "chunks-overlap",
+        "chunks-shuffled",
+        "datasets",
+        "iid",
+        "dirichlet-labels",
+        "dirichlet-quantity",
+        "dominance",
+        "files",
+        "iid-classwise",
+        "louvain",
+        "metis",
+        "metis-overlap",
+        "metis-overlap-replacement",
+        "planted",
+        "quantity-skew",
+        auto=True,
+    )
+    dirichlet_alpha: float = number("auto", 0, low_open=True, auto=True)
+    dominance: float = number(0.8, 0, 1)
+    held_out: float = number("auto", 0, 1, high_open=True, auto=True)
+    features: str = choice(
+        "auto",
+        "labels",
+        "degree",
+        "attributes",
+        "labels+attributes",
+        "atoms",
+        "atoms-no-degree",
+        "atoms-strict",
+        "row-normalized",
+        "raw",
+        "schema",
+        auto=True,
+    )
+    task_masks: str = task_masks("all")
+    csv_smiles_column: str = text("smiles")
+    csv_label_columns: str = text("")
+    csv_label_kind: str = choice("auto", "binary", "regression", "classes", auto=True)
+    csv_label_scale: str = text("")
+    csv_bad_rows: str = choice("skip", "skip", "refuse")
+    tell_statistics: bool = flag(False)
+    seed: int = integer(10, 0, 2**31 - 1)
+    split_seed: int = integer(123, 0, 2**31 - 1)
+    split_noise_features: float = number(0.0, 0, 1)
+    split_noise_edges: float = number(0.0, 0, 1)
+    split_noise_labels: float = number(0.0, 0, 1)
+
+    local_epochs: int = integer("auto", 0, 100_000, auto=True)
+    batch_size: int = integer("auto", 1, MOST_STEPS, auto=True)
+    optimizer: str = choice("auto", "adam", "adamw", "amsgrad", auto=True)
+    learning_rate: float = number(1e-3, 0, MOST_STEP)
+    weight_decay: float = number("auto", 0, MOST_STEP, auto=True)
+    persist_optimizer: bool = flag("auto", auto=True)
+    hidden_dim: int = integer("auto", 1, 16_384, auto=True)
+    num_layers: int = integer("auto", 1, 1000, auto=True)
+    dropout: float = number("auto", 0, 1, high_open=True, auto=True)
+    shared_group: str = choice("auto", "convs", "all", auto=True)
+    weighting: str = choice("auto", "samples", "uniform", auto=True)
+
+    tracker: str = choice("none", "none", "tensorboard", "wandb", "trackio", "mlflow")
+    device: str = text("auto")
+    torch_threads: int = integer(1, 1, 1024)
+    min_fit_replies: float = number(1.0, 0, 1, low_open=True)
+    late_after_s: float = number(0.0, 0)
+    round_timeout_s: float = number(3600.0, 0, low_open=True)
+    roll_call_timeout_s: float = number(300.0, 0, low_open=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.late_after_s > 0 and self.min_fit_replies == 1:
+            raise ConfigError(
+                f"late-after-s is {self.late_after_s:g}, but min-fit-replies is 1: a"
+                " round then needs every reply, and leaves nobody behind; lower"
+                " min-fit-replies, e.g. to 0.75, or leave late-after-s out of the run"
+                " config"
+            )
+
+        _ = self.never_train  # which checks it
+
+    @property
+    def never_train(self) -> frozenset[int]:
+        """Clients that ``held-out-clients`` holds out from training."""
+        given = self.held_out_clients, self.num_clients, self.split_seed
+        return held_out_clients(*given)
+
+    def is_checkpoint(self, server_round: int, last_round: int) -> bool:
+        """Whether the server keeps its state and matrices after this round."""
+        is_due = server_round % self.checkpoint_every == 0
+        return is_due or server_round == last_round
+
+    def is_measured(self, after: int) -> bool:
+        """Whether clients evaluate the model after this round."""
+        return after == self.num_server_rounds or after % self.evaluate_every == 0
+
+    @property
+    def clients_per_round(self) -> int:
+        """How many clients train in a round, as ``client-fraction`` says."""
+        return max(1, round(self.client_fraction * self.num_training))
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether clients are drawn anew for each round."""
+        return self.clients_per_round < self.num_training
+
+    @property
+    def num_training(self) -> int:
+        """How many clients are not held out from training."""
+        return self.num_clients - len(self.never_train)

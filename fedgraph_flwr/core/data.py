@@ -1,0 +1,498 @@
+"""Types of the data that a client holds, and statistics that it may share.
+
+A run asks for them by ``tell-statistics``; a site tells them only if its policy has
+``statistics = true``. They hold no smallest or largest value and nothing of one graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .errors import ConfigError
+
+IntArray: TypeAlias = NDArray[np.int64]
+Scale: TypeAlias = tuple[float, float]  # what is subtracted, then divided by
+SPLITS = ("train", "val", "test")
+DIFFUSION_KINDS = ("ppr", "heat")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSet:
+    """Graphs in flat arrays: one row per node, edge or graph.
+
+    Parameters
+    ----------
+    name : str
+        Data set name.
+    x : array, shape (num_nodes, num_features) float32, or (num_nodes,) integer
+        Node features. One integer per node stands for a one-hot row: the column
+        that holds the one.
+    edge_index : int array, shape (2, num_edges)
+        Source and target of each directed edge, numbered *within its graph*; the
+        edges of a graph are sorted by source, then target.
+    node_ptr, edge_ptr : int64 arrays, shape (num_graphs + 1,)
+        Graph ``g`` owns nodes ``node_ptr[g]:node_ptr[g + 1]``, edges likewise.
+    y : int64 array (num_graphs,), or float32 array (num_graphs, num_tasks)
+        Class of each graph, in ``range(num_classes)``; or its label for each task, NaN
+        where that is missing. Where nodes are classified the set is one graph, and y
+        has the class of each node, int64, shape (num_nodes,).
+    num_features, num_classes : int
+        With labels for tasks, ``num_classes`` is the number of tasks: either way, how
+        many outputs a model has.
+    is_undirected : bool
+        Every edge is present in both directions.
+    raw_sha256 : str
+        Checksum of the files the graphs were read from ("" for generated graphs).
+    columns : str
+        What the columns of ``x`` are, in words; "" where the setting ``features`` says
+        all.
+    unused : str
+        What the files hold beside and nothing is made of.
+    classes : list of str
+        Name of each class in the files; empty where the numbers themselves are meant.
+    """
+
+    name: str
+    x: NDArray[np.generic]
+    edge_index: NDArray[np.integer]
+    node_ptr: IntArray
+    edge_ptr: IntArray
+    y: NDArray[Any]
+    num_features: int
+    num_classes: int
+    is_undirected: bool
+    raw_sha256: str = ""
+    columns: str = ""
+    unused: str = ""
+    classes: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.node_ptr) - 1
+
+    @property
+    def num_nodes(self) -> int:
+        """Total number of nodes."""
+        return int(self.node_ptr[-1])
+
+    def degrees(self) -> IntArray:
+        """Count the edges that leave every node, shape (num_nodes,)."""
+        first = np.repeat(self.node_ptr[:-1], np.diff(self.edge_ptr))
+        return np.bincount(self.edge_index[0] + first, minlength=self.num_nodes)
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether graphs have labels of several tasks instead of one class."""
+        return self.y.ndim == 2
+
+    @property
+    def _label_type(self) -> type[np.generic]:
+        return np.float32 if self.has_tasks else np.int64
+
+    def without_edges(self) -> GraphSet:
+        """Return the nodes without any edge."""
+        return replace(
+            self,
+            edge_index=self.edge_index[:, :0],
+            edge_ptr=np.zeros_like(self.edge_ptr),
+            is_undirected=True,
+        )
+
+    def take(self, graph_ids: IntArray) -> GraphSet:
+        """Copy out the graphs ``graph_ids`` (repeats allowed), in that order."""
+        nodes, node_ptr = _ranges(self.node_ptr, graph_ids)
+        edges, edge_ptr = _ranges(self.edge_ptr, graph_ids)
+        return replace(
+            self,
+            x=np.ascontiguousarray(self.x[nodes]),
+            edge_index=np.ascontiguousarray(self.edge_index[:, edges]),
+            node_ptr=node_ptr,
+            edge_ptr=edge_ptr,
+            y=np.ascontiguousarray(self.y[graph_ids], self._label_type),
+        )
+
+
+def pointer(counts: ArrayLike) -> IntArray:
+    """Start of each part in a flat array, and the end of the last, from their sizes."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def distinct_edges(source: IntArray, target: IntArray, num_nodes: int) -> IntArray:
+    """Each edge once, by source, then target, shape (2, num_edges); no loops."""
+    size = max(num_nodes, 1)
+    key = (source * size + target)[source != target]
+    key.sort()  # np.unique hashes, which takes far longer
+    key = key[np.diff(key, prepend=-1) != 0]
+    return np.stack(np.divmod(key, size))
+
+
+def _ranges(ptr: IntArray, ids: IntArray) -> tuple[IntArray, IntArray]:
+    """Concatenate ``range(ptr[i], ptr[i + 1])`` for i in ids; and the new pointer."""
+    sizes = ptr[ids + 1] - ptr[ids]
+    new_ptr = pointer(sizes)
+    offsets = np.repeat(ptr[ids] - new_ptr[:-1], sizes)
+    return offsets + np.arange(new_ptr[-1]), new_ptr
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedEdges:
+    """Weighted edges over the nodes of the graphs of a :class:`GraphSet`.
+
+    Parameters
+    ----------
+    edge_index : int32 array, shape (2, num_edges)
+        Source and target of each edge, numbered and sorted as a ``GraphSet``'s.
+    weight : float32 array, shape (num_edges,)
+        What the message from source to target is multiplied with.
+    edge_ptr : int64 array, shape (num_graphs + 1,)
+        Graph ``g`` owns edges ``edge_ptr[g]:edge_ptr[g + 1]``.
+    """
+
+    edge_index: NDArray[np.int32]
+    weight: NDArray[np.float32]
+    edge_ptr: IntArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffusionSpec:
+    """Settings of the diffusion view of a graph; see ``datasets.diffusion``.
+
+    Parameters
+    ----------
+    kind : str
+        ``"ppr"``, personalised PageRank, or ``"heat"``, the heat kernel.
+    alpha : float
+        Teleport probability of PageRank, in (0, 1]; 1 never leaves the node.
+    t : float
+        Time of the heat kernel, in [0, 1000]; 0 never leaves the node.
+    threshold : float
+        Smaller entries are dropped, in (0, 1): without any, rounding alone would
+        join nodes that no path joins.
+
+    Raises
+    ------
+    ConfigError
+        If a value is not allowed.
+
+    Source
+    ------
+    Defaults: alpha and t from MVGRL's code, as FCLG gives none.
+    """
+
+    kind: str
+    alpha: float = 0.2
+    t: float = 5.0
+    threshold: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name, is_allowed, allowed in (
+            ("kind", self.kind in DIFFUSION_KINDS, f"one of {DIFFUSION_KINDS}"),
+            ("alpha", 0 < self.alpha <= 1, "a number > 0 and <= 1"),
+            ("t", 0 <= self.t <= 1000, "a number >= 0 and <= 1000"),
+            ("threshold", 0 < self.threshold < 1, "a number > 0 and < 1"),
+        ):
+            if not is_allowed:
+                raise ConfigError(
+                    f"{name} of the diffusion view must be {allowed}, got"
+                    f" {getattr(self, name)!r}; set it in the run config"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphPartition:
+    """The data of one client.
+
+    Where nodes are classified ``graphs`` is one graph, and what is said of graphs below
+    holds for its nodes.
+
+    Parameters
+    ----------
+    client_id : int
+    graphs : GraphSet
+        This client's graphs only.
+    graph_ids : int64 array, shape (num_graphs,)
+        Row of each graph in the data set it comes from.
+    train, val, test : int64 arrays
+        Positions into ``graphs`` (not data set rows), ascending, disjoint.
+    group : int
+        Planted group of the client (synthetic data), -1 where there is none.
+    tasks : tuple of str
+        Names of the columns of ``graphs.y``; empty where graphs have classes.
+    task_ids : tuple of int, optional
+        Columns of which the client has labels to train on, ascending; None: all. Those
+        of its training graphs are NaN elsewhere; of the others all are kept, to
+        measure by.
+    shares_held_out : bool
+        Every client of the run holds these same validation and test graphs.
+    split_hash : str
+        See :func:`hash_split`; computed here.
+    data_hash : str
+        See :func:`hash_data`; computed here where it is not given. Graphs that noise
+        replaced keep that of the graphs they replace.
+    whole_sha256 : str
+        Checksum of labels and sizes of the whole set that the client's graphs are part
+        of; "" where they are no part of one.
+    scales : tuple of Scale
+        By which models learn each column of ``graphs.y``, which is in the units of the
+        files; empty: as it is.
+    noise : str
+        Noise that ``datasets.splits`` put on the graphs, in words; "" for none.
+    source : str
+        Name of the file that ``graph_ids`` are rows of, where each client has a file
+        of its own.
+    left_out : str
+        Which shares of its tables are not in ``graphs``, e.g. "4.6 % of edges".
+    """
+
+    client_id: int
+    graphs: GraphSet
+    graph_ids: IntArray
+    train: IntArray
+    val: IntArray
+    test: IntArray
+    group: int = -1
+    tasks: tuple[str, ...] = ()
+    task_ids: tuple[int, ...] | None = None
+    shares_held_out: bool = False
+    whole_sha256: str = ""
+    scales: tuple[Scale, ...] = ()
+    noise: str = ""
+    source: str = field(default="", compare=False)
+    left_out: str = field(default="", compare=False)
+    split_hash: str = field(default="", compare=False)
+    data_hash: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "split_hash", hash_split(self))
+        if not self.data_hash:
+            object.__setattr__(self, "data_hash", hash_data(self))
+
+    @property
+    def owned_tasks(self) -> tuple[int, ...]:
+        """Columns of labels that the client may train on."""
+        if self.task_ids is None:
+            return tuple(range(len(self.tasks)))
+        return self.task_ids
+
+    def targets(self) -> NDArray[Any]:
+        """Give the labels of all graphs as models learn them."""
+        if not self.scales:
+            return self.graphs.y
+        shift, scale = np.array(self.scales).T
+        with np.errstate(over="ignore"):
+            learned: NDArray[Any] = ((self.graphs.y - shift) / scale).astype(np.float32)
+        return learned
+
+    def in_units(self, outputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Turn numbers that a model predicts into the units of the files."""
+        if not self.scales:
+            return outputs
+        shift, scale = np.array(self.scales).T
+        with np.errstate(over="ignore"):
+            scaled: NDArray[np.float32] = (outputs * scale + shift).astype(np.float32)
+        return scaled
+
+    @property
+    def held_out(self) -> IntArray:
+        """Positions of the validation graphs, then of the test graphs."""
+        return np.concatenate([self.val, self.test])
+
+    def positions(self, split: str) -> IntArray:
+        """Positions of ``split``: "train", "val" or "test"."""
+        return {"train": self.train, "val": self.val, "test": self.test}[split]
+
+
+def hash_split(partition: GraphPartition, *, with_files: bool = True) -> str:
+    """SHA-256 over data set, client, graph ids of each split, tasks, noise, files.
+
+    Tasks count only where the client does not have all, noise where there is some.
+    Files count by their checksum, unless they are generated, or ``with_files`` is
+    false: where edges and labels are private, a hash of the files would confirm a guess
+    of them.
+    """
+    graphs = partition.graphs
+    digest = hashlib.sha256(f"{graphs.name}/{partition.client_id}".encode())
+    for split in SPLITS:
+        ids = np.sort(partition.graph_ids[partition.positions(split)])
+        digest.update(f"/{split}:{','.join(map(str, ids.tolist()))}".encode())
+    if partition.task_ids is not None:
+        digest.update(f"/tasks:{','.join(map(str, partition.task_ids))}".encode())
+    if partition.noise:
+        digest.update(f"/noise:{partition.noise}".encode())
+    if with_files and graphs.raw_sha256:
+        digest.update(f"/files:{graphs.raw_sha256}".encode())
+    return digest.hexdigest()
+
+
+def hash_data(partition: GraphPartition) -> str:
+    """SHA-256 over the split and every number of the graphs, as training sees them."""
+    graphs = partition.graphs
+    digest = hashlib.sha256(partition.split_hash.encode())
+    for array in (graphs.x, graphs.edge_index, graphs.node_ptr, graphs.edge_ptr):
+        digest.update(f"/{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    digest.update(f"/{graphs.y.shape}".encode())
+    digest.update(np.ascontiguousarray(graphs.y).data)
+    return digest.hexdigest()
+
+
+def hash_federation(client_hashes: dict[int, str]) -> str:
+    """SHA-256 over the split hashes of all clients, in client order."""
+    lines = "\n".join(f"{c} {client_hashes[c]}" for c in sorted(client_hashes))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def earth_mover_distance(class_counts: IntArray) -> float:
+    """Distance of the clients' class shares from the shares of all graphs.
+
+    ``sum_i |S_i| / |S| * ||q_i - p||_1``, where client ``i`` holds ``|S_i|`` of the
+    ``|S|`` graphs, ``q_i`` are its class shares and ``p`` those of all graphs. In
+    [0, 2); 0 where every client has the same shares.
+
+    Parameters
+    ----------
+    class_counts : int array, shape (num_clients, num_classes)
+        Graphs per client and class. A client without graphs contributes 0.
+
+    Raises
+    ------
+    ValueError
+        If there are no graphs, or counts are not one row per client.
+
+    Source
+    ------
+    Li et al. 2024 (FCLG), arXiv:2411.12098, Sec. 4. "EMD" is the paper's name, as in
+    Zhao et al. 2018, arXiv:1806.00582: with distance 1 between any two classes the
+    earth mover's distance is half of this sum.
+    """
+    counts = np.asarray(class_counts, dtype=np.float64)
+    if counts.ndim != 2 or counts.sum() <= 0 or counts.min() < 0:
+        raise ValueError(
+            "class_counts must be counts of shape (num_clients, num_classes), not all"
+            f" of them 0, got {np.asarray(class_counts).tolist()}"
+        )
+    total = counts.sum()
+    shares = counts.sum(axis=0) / total
+    sizes = counts.sum(axis=1, keepdims=True)  # |S_i| q_i is the row of counts itself
+    return float(np.abs(counts - sizes * shares).sum() / total)
+
+
+TELLS = "statistics"  # name of the fact at roll call
+_MOST_COUNTS, MOST_TARGETS = 50, 15  # a fact of the roll call is a short text
+_LARGEST = 1e100  # of any mean: larger ones cannot be drawn
+_LISTS = {
+    "counts": _MOST_COUNTS,
+    "target_mean": MOST_TARGETS,
+    "target_std": MOST_TARGETS,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Means over the graphs of one client; NaN if there is nothing to average.
+
+    Parameters
+    ----------
+    num_graphs, num_nodes : int
+    nodes_per_graph, edges_per_graph : float
+        An edge counts once.
+    degree : float
+        Mean number of neighbours of a node.
+    isolated : float
+        Share of nodes without neighbour.
+    homophily : float
+        Of the edges between labelled nodes, the share that joins nodes of one class;
+        NaN for whole graphs.
+    counts : tuple of int
+        Graphs, or labelled nodes, of each of the first 50 classes; of binary targets
+        the graphs with 1, target by target; empty for other targets.
+    target_mean, target_std : tuple of float
+        Of each of the first 15 targets that are numbers.
+    """
+
+    num_graphs: int
+    num_nodes: int
+    nodes_per_graph: float
+    edges_per_graph: float
+    degree: float
+    isolated: float
+    homophily: float
+    counts: tuple[int, ...] = ()
+    target_mean: tuple[float, ...] = ()
+    target_std: tuple[float, ...] = ()
+
+    def to_json(self) -> str:
+        """Write as a short text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Statistics | None:
+        """Read what a client sent; None if these are no statistics."""
+        try:
+            found = json.loads(text)
+            values = {f.name: found[f.name] for f in fields(cls)}
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        for name, most in _LISTS.items():
+            if not isinstance(values[name], list) or len(values[name]) > most:
+                return None
+            values[name] = tuple(values[name])
+        counts = [values["num_graphs"], values["num_nodes"], *values["counts"]]
+        means = [v for name, v in values.items() if name not in _LISTS]
+        means += [*values["target_mean"], *values["target_std"]]
+        if not all(type(n) is int and 0 <= n < 2**53 for n in counts):
+            return None
+        if not all(type(n) in (int, float) and not abs(n) > _LARGEST for n in means):
+            return None
+        return cls(**values)
+
+
+def measure(partition: GraphPartition, *, is_binary: bool) -> Statistics:
+    """Measure all graphs of a client.
+
+    Parameters
+    ----------
+    partition : GraphPartition
+    is_binary : bool
+        Whether targets, if there are any, are 0 or 1.
+    """
+    graphs = partition.graphs
+    degrees, count, y = graphs.degrees(), len(graphs), np.asarray(graphs.y)
+    found: dict[str, Any] = {}
+    if not graphs.has_tasks:
+        found["counts"] = np.bincount(y[y >= 0], minlength=graphs.num_classes).tolist()
+    elif is_binary:
+        found["counts"] = (y == 1).sum(axis=0).tolist()
+    else:
+        found["target_mean"] = [_rounded(c[~np.isnan(c)], np.mean) for c in y.T]
+        found["target_std"] = [_rounded(c[~np.isnan(c)], np.std) for c in y.T]
+    return Statistics(
+        num_graphs=count,
+        num_nodes=graphs.num_nodes,
+        nodes_per_graph=_rounded(np.diff(graphs.node_ptr), np.mean),
+        edges_per_graph=_rounded(np.diff(graphs.edge_ptr) / 2, np.mean),
+        degree=_rounded(degrees, np.mean),
+        isolated=_rounded(degrees == 0, np.mean),
+        homophily=_homophily(partition),
+        **{name: tuple(values[: _LISTS[name]]) for name, values in found.items()},
+    )
+
+
+def _rounded(values: np.ndarray, of: Any) -> float:
+    """Round to three digits; NaN if there is no value."""
+    return float(f"{float(of(values)):.3g}") if len(values) else math.nan
+
+
+def _homophily(partition: GraphPartition) -> float:
+    graphs = partition.graphs
+    if graphs.has_tasks or len(graphs.y) != graphs.num_nodes or len(graphs) > 1:
+        return math.nan
+    source, target = (np.asarray(graphs.y)[end] for end in graphs.edge_index)
+    known = (source >= 0) & (target >= 0)
+    return _rounded((source == target)[known], np.mean)

@@ -1,0 +1,579 @@
+"""Files that a crash leaves whole or absent, that are checked, or written once.
+
+A file is written beside its target, flushed to the disk and renamed. Files of arrays
+carry a checksum of everything in them, so that a damaged one is named and not used.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import fnmatch
+import hashlib
+import io
+import json
+import os
+import secrets
+import shutil
+import stat
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from .errors import DataError, StorageError
+
+Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
+Stamp = tuple[int, int, int]  # of a file: no other has it, nor does it once it changes
+_FLUSHERS = 16  # threads, which wait for the disk and do not compute
+_MOST_DUE = 64  # files that wait for others: a crash leaves no more of them behind
+_PARTIAL = ".tmp"  # end of the names of files that are being written
+_ABOUT = "about"  # entry with the checksum and the text
+_BUFFER = 2**17  # bytes that are written at once
+_STARTS = ("\t", "\r", "\n")  # of cells that some spreadsheets split
+_PRIVATE, _ENTER = 0o600, 0o700  # modes of files of arrays, and of folders of a user
+
+
+def project_root() -> Path:
+    """Folder that holds this project's top-level packages."""
+    return Path(__file__).resolve().parents[2]
+
+
+class Flushes:
+    """Files that are flushed and renamed together, many at a time.
+
+    They wait for the disk hardly longer than one. Threads that flush while others
+    compute would take turns with them at the interpreter.
+
+    Raises
+    ------
+    StorageError
+        When it is left: a file could not be flushed or renamed, or an outdated one not
+        deleted, and :meth:`check` did not say so before.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_FLUSHERS, "flush")
+        self._due: list[tuple[Path, Path, Iterable[Path]]] = []
+        self._begun: dict[Path, dict[Path, Future[None]]] = {}  # by folder
+
+    def place(self, partial: Path, path: Path, outdated: Iterable[Path]) -> None:
+        """Let a file become ``path`` soon, and delete others after that."""
+        self._due.append((partial, path, outdated))
+        if len(self._due) >= _MOST_DUE:
+            wait(self._begin())
+
+    def check(self, folder: Path) -> None:
+        """Flush all files, and wait for those of a folder.
+
+        Raises
+        ------
+        StorageError
+            One could not be flushed or renamed, or an outdated one not deleted.
+        """
+        self._begin()
+        begun = self._begun.get(folder, {})
+        while begun:
+            path, flushed = begun.popitem()
+            if (error := flushed.exception()) is not None:
+                raise unwritable(path, error) from error
+
+    def _begin(self) -> list[Future[None]]:
+        started = []
+        while self._due:
+            partial, path, outdated = self._due.pop()
+            try:
+                flushed = self._threads.submit(_place, partial, path, outdated)
+            except RuntimeError as error:  # no thread could be started
+                _discard(partial)
+                flushed = Future()
+                flushed.set_exception(error)
+            self._begun.setdefault(path.parent, {})[path] = flushed
+            started.append(flushed)
+        return started
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._begin()
+        self._threads.shutdown()
+        if kind is None:
+            for folder in list(self._begun):
+                self.check(folder)
+
+
+@contextmanager
+def replacing(
+    path: Path, flushes: Flushes | None = None, outdated: Iterable[Path] = ()
+) -> Iterator[Path]:
+    """Give a file to write, which becomes ``path`` once it is on the disk.
+
+    With ``flushes`` that is when those are left, at the latest. Files that are
+    ``outdated`` then go.
+
+    Raises
+    ------
+    StorageError
+        It cannot be written: a full disk, a read-only folder. Or another cannot be
+        deleted.
+    """
+    partial = _own_place(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        (flushes.place if flushes else _place)(partial, path, outdated)
+    except BaseException as error:
+        _discard(partial)
+        if isinstance(error, OSError | SafetensorError):
+            raise unwritable(path, error) from error
+        raise
+
+
+def _own_place(path: Path) -> Path:
+    """Name what becomes ``path``, as no other does."""
+    # Processes of two containers that share a folder may have one number.
+    own = f"{os.getpid()}-{os.urandom(4).hex()}"
+    return path.with_name(f".{path.name}.{own}{_PARTIAL}")
+
+
+def _place(partial: Path, path: Path, outdated: Iterable[Path]) -> None:
+    try:
+        sync(partial)
+        partial.replace(path)
+        sync(path.parent)
+    except BaseException:
+        _discard(partial)
+        raise
+    for other in outdated:
+        remove(other)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Give the place of a folder to make, which becomes ``path`` once it is whole.
+
+    Raises
+    ------
+    OSError
+        It cannot be renamed, or something else is at ``path``.
+    """
+    partial = _own_place(path)
+    try:
+        yield partial
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def is_there(path: Path) -> bool:
+    """Whether something is at ``path``.
+
+    ``Path.exists`` says no, from Python 3.14 on, where it cannot tell.
+
+    Raises
+    ------
+    OSError
+        Nobody can tell: a folder may not be searched, or a disk fails.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def from_home(path: str, cure: str) -> Path:
+    """Return an absolute path; ``~`` at its begin is the user's home folder.
+
+    Raises
+    ------
+    DataError
+        This user has none, as one of a container may not; ``cure`` says what to set.
+    """
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise DataError(
+            f"{path} is in a home folder that cannot be found: {error} {cure}"
+        ) from error
+
+
+def names_in(folder: Path, pattern: str = "*") -> list[str]:
+    """Return the names of what a folder holds; none if it is not there.
+
+    ``Path.glob`` gives none where it cannot tell, either.
+
+    Raises
+    ------
+    OSError
+        Nobody can tell, as of :func:`is_there`.
+    """
+    try:
+        return fnmatch.filter(os.listdir(folder), pattern)  # noqa: PTH208 - faster
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's contents, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def unfinished(names: Iterable[str]) -> list[str]:
+    """Return those names that files of other processes have until they are whole."""
+    own = f".{os.getpid()}-"
+    found = (n for n in names if n.startswith(".") and n.endswith(_PARTIAL))
+    return [name for name in found if own not in name]
+
+
+def _discard(partial: Path) -> None:
+    with suppress(OSError):
+        partial.unlink(missing_ok=True)
+
+
+def unwritable(path: Path, error: BaseException) -> StorageError:
+    """Word the error of a file that cannot be written, with the cure."""
+    if isinstance(error, StorageError):
+        return error  # it names another file, which could not be deleted
+    return StorageError(
+        f"cannot write {path}: {error}; make room on that disk, or make the folder"
+        " writable, then resume the run or repeat the command"
+    )
+
+
+def remove(path: Path) -> None:
+    """Delete a file if it exists.
+
+    Raises
+    ------
+    StorageError
+        It cannot be deleted: a read-only folder, or a folder of that name.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"cannot delete {path}: {error}; delete it yourself, or make the folder"
+            " writable, then resume the run or repeat the command"
+        ) from error
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path, *, is_private: bool = False) -> None:
+    """Make a folder, and those above it, unless they are there.
+
+    Raises
+    ------
+    StorageError
+        It cannot be made.
+    """
+    try:
+        if is_private:
+            make_private(path)
+        else:
+            path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def make_private(path: Path) -> None:
+    """Make a folder that this user alone may enter, and those above it, if missing.
+
+    Raises
+    ------
+    OSError
+        It cannot be made.
+    """
+    try:
+        path.mkdir(_ENTER, exist_ok=True)
+    except FileNotFoundError:
+        if path.parent == path:
+            raise
+        make_private(path.parent)
+        path.mkdir(_ENTER, exist_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_csv(path: Path, rows: Iterable[Iterable[object]], ending: str = "\n") -> None:
+    """Write rows of cells as CSV, each of them :func:`inert`."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator=ending).writerows(map(inert, r) for r in rows)
+    write_text(path, text.getvalue())
+
+
+def inert(cell: object) -> object:
+    """Text of a CSV cell that no spreadsheet takes for a formula; else the cell.
+
+    Before one that begins like a formula, and is no number, stands an apostrophe. White
+    space and invisible characters are passed over, and wide forms are taken for plain.
+    """
+    if not isinstance(cell, str):
+        return cell
+    plain_text = unicodedata.normalize("NFKC", cell)
+    seen = (c for c in plain_text if c.isprintable() and not c.isspace())
+    if next(seen, "") not in ("=", "+", "-", "@") and cell[:1] not in _STARTS:
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=False) + "\n")
+
+
+def plain(arrays: Arrays) -> dict[str, NDArray[np.generic]]:
+    """Arrays each of which is one piece of memory, as processors of today order it.
+
+    Raises
+    ------
+    TypeError
+        A name is none that the format can have.
+    """
+    for name in arrays:
+        if not isinstance(name, str) or name == "__metadata__":  # the format's own
+            raise TypeError(
+                f"an array is named {name!r}, expected a text other than"
+                " '__metadata__'; name it otherwise"
+            )
+    given = {n: np.asarray(a) for n, a in arrays.items()}
+    return {
+        n: np.asarray(a, a.dtype.newbyteorder("<"), order="C") for n, a in given.items()
+    }
+
+
+def encode(arrays: Arrays) -> bytes:
+    """Encode named arrays of any layout as safetensors.
+
+    Raises
+    ------
+    TypeError
+        As :func:`plain`.
+    SafetensorError
+        An array is of no type of numbers that the format has.
+    """
+    return save(plain(arrays))
+
+
+def write_arrays(
+    path: Path,
+    arrays: Arrays,
+    meta: str = "",
+    flushes: Flushes | None = None,
+    outdated: Iterable[Path] = (),
+    spare: Path | None = None,
+) -> Stamp:
+    """Write named arrays, and a text beside them, as safetensors with a checksum.
+
+    The owner alone may read the file. ``flushes`` and ``outdated`` are those of
+    :func:`replacing`. A file that nobody needs any more may be ``spare``: the new one
+    takes over its place on the disk if it is as long, as to make a file takes longer
+    than to write it.
+
+    Raises
+    ------
+    StorageError
+        As :func:`replacing`.
+    TypeError, SafetensorError
+        As :func:`encode`.
+    """
+    contiguous = plain(arrays)
+    # One entry: of several, the library would write another order each time.
+    blob = save(contiguous, {_ABOUT: json.dumps([_checksum(contiguous, meta), meta])})
+    with replacing(path, flushes, outdated) as partial:
+        if spare is not None:
+            _take_over(spare, partial, len(blob))
+        with open(partial, "wb", _BUFFER, opener=_place_of) as file:
+            file.write(blob)
+        return stamp(partial)
+
+
+def _take_over(spare: Path, partial: Path, size: int) -> None:
+    """Rename a file of ours that is to be written over, if that alters nothing else."""
+    with suppress(OSError):
+        found = spare.lstat()
+        if stat.S_ISREG(found.st_mode) and found.st_size == size and _is_own(found):
+            spare.rename(partial)
+
+
+def _is_own(found: os.stat_result) -> bool:
+    """Whether a file is this user's, and has no second name as in backups by links."""
+    return found.st_uid == os.geteuid() and found.st_nlink == 1
+
+
+def _place_of(path: str, _: int) -> int:
+    """Open a file that was taken over, or make one."""
+    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    with suppress(FileNotFoundError):
+        descriptor = os.open(path, flags)
+        if _is_own(os.fstat(descriptor)):  # nobody linked it in the meantime
+            os.fchmod(descriptor, _PRIVATE)
+            return descriptor
+        os.close(descriptor)
+        os.unlink(path)  # noqa: PTH108
+    return os.open(path, flags | os.O_CREAT | os.O_EXCL, _PRIVATE)
+
+
+def stamp(path: Path) -> Stamp:
+    """Return a file's place on the disk, its size and when it was written.
+
+    To be renamed changes none of them.
+    """
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def write_npz(path: Path, arrays: Arrays) -> None:
+    """Write named arrays as NumPy does. The owner alone may read the file."""
+    with replacing(path) as partial, open(partial, "wb", opener=_place_of) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def read_arrays(path: Path, what: str, cure: str) -> tuple[dict[str, NDArray], str]:  # type: ignore[type-arg]
+    """Read what :func:`write_arrays` wrote: arrays and text.
+
+    Parameters
+    ----------
+    path : path
+    what : str
+        Name of the file in the message.
+    cure : str
+        What to do if it cannot be used.
+
+    Raises
+    ------
+    DataError
+        It cannot be read, has no checksum, or is not what was written.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            about = file.metadata() or {}
+            arrays = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+        if _ABOUT not in about:
+            raise ValueError("it has no checksum, another version wrote it")
+        checksum, meta = map(str, json.loads(about[_ABOUT]))
+        if checksum != _checksum(arrays, meta):
+            raise ValueError("its checksum is not that of its contents")
+    except (
+        *(SafetensorError, OSError, KeyError, TypeError, ValueError),
+        *(AttributeError, RecursionError),  # of a data type, of text in brackets
+    ) as error:
+        raise DataError(f"{what} {path} cannot be read: {error}; {cure}") from error
+    return arrays, meta
+
+
+def _checksum(arrays: Arrays, meta: str) -> str:
+    digest = hashlib.sha256(meta.encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"\0{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+@contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Raise a DataError that names a site's file if it cannot be read or written.
+
+    Raises
+    ------
+    DataError
+        In place of what the system raises.
+    """
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be used: {error}; {_cure(error)}") from error
+
+
+def is_kept(path: Path) -> bool:
+    """Whether a file of a site is there.
+
+    Raises
+    ------
+    DataError
+        Nobody can tell.
+    """
+    with usable(path):
+        return is_there(path)
+
+
+def _cure(error: Exception) -> str:
+    number = getattr(error, "errno", None)
+    if number in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
+        return (
+            "let this user read and write it, or set state-dir to a folder that can be"
+            " written: in the run config, or in the node-config of a site"
+        )
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "make room on that disk, then resume"
+    return "restore it, or start a new run"
+
+
+def write_once(path: Path, content: bytes, *, is_lasting: bool = False) -> bytes:
+    """Write ``path`` unless it is there, for the owner's eyes only.
+
+    A reader finds it whole or not at all; of several writers at once one wins.
+
+    Parameters
+    ----------
+    path : path
+    content : bytes
+    is_lasting : bool
+        Wait until it is on the disk, so that it outlives a power cut.
+
+    Returns
+    -------
+    bytes
+        What the file holds now: ``content``, or what was there before.
+
+    Raises
+    ------
+    DataError
+        It cannot be read or written.
+    """
+    with usable(path):
+        if is_there(path):
+            return path.read_bytes()
+        make_private(path.parent)
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                if is_lasting:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.link(partial, path)
+            if is_lasting:
+                sync(path.parent)
+        except FileExistsError:  # another was first
+            pass
+        finally:
+            partial.unlink()
+        return path.read_bytes()

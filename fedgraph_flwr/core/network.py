@@ -1,0 +1,290 @@
+"""Who talks to whom: fixed undirected graphs over clients 0..n-1.
+
+A topology says nothing of how neighbours' models are weighed; see ``mixing.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from .errors import ConfigError
+from .rules import read_toml
+from .seeding import numpy_rng
+
+KINDS = ("complete", "ring", "random-regular", "star", "watts-strogatz", "file")
+Neighbours: TypeAlias = Mapping[int, tuple[int, ...]]
+Weights: TypeAlias = Mapping[int, Mapping[int, float]]
+_ROW_ERROR = 1e-9  # a row of weights, written in decimals, may miss 1 by this much
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """Neighbours of each client.
+
+    Parameters
+    ----------
+    kind : str
+        Key of ``KINDS``.
+    neighbours : mapping of int to tuple of int
+        Ascending; symmetric; a client is not its own neighbour.
+    weights : mapping of int to mapping of int to float
+        Rows of the mixing matrix given by the user, each with the client itself;
+        empty where none are.
+    """
+
+    kind: str
+    neighbours: Neighbours
+    weights: Weights = field(default_factory=dict)
+
+    @property
+    def edges(self) -> list[tuple[int, int]]:
+        """Each edge once, smaller client first, ascending."""
+        return [(k, j) for k, peers in self.neighbours.items() for j in peers if k < j]
+
+    @property
+    def isolated(self) -> list[int]:
+        """Clients without a neighbour, if there are other clients."""
+        alone = [k for k, peers in self.neighbours.items() if not peers]
+        return alone if len(self.neighbours) > 1 else []
+
+    def components(self, without: Collection[int] = ()) -> list[list[int]]:
+        """List the sets of clients that reach each other when ``without`` have left."""
+        left = [k for k in self.neighbours if k not in without]
+        found: list[list[int]] = []
+        seen: set[int] = set()
+        for first in left:
+            if first in seen:
+                continue
+            group, border = {first}, [first]
+            while border:
+                peers = self.neighbours[border.pop()]
+                new = {j for j in peers if j not in without} - group
+                group |= new
+                border += sorted(new)
+            seen |= group
+            found.append(sorted(group))
+        return found
+
+    def is_connected(self) -> bool:
+        """Whether all clients reach each other."""
+        return len(self.components()) <= 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A topology in use.
+
+    Parameters
+    ----------
+    topology : Topology
+    weights : str
+        Kind of its mixing weights; key of ``mixing.KINDS``.
+    gone : collection of int
+        Clients that did not answer when last asked.
+    missed : mapping of int to sequence of int
+        Rounds in which a client was asked and did not answer.
+    is_sealed : bool, optional
+        Whether letters are encrypted; None of a network that is not in use.
+    silent : mapping of int to sequence of int
+        Neighbours whose mail a client lacks for long, as it says.
+    unusable : mapping of int to int
+        Letters that receivers left out, by sender.
+    """
+
+    topology: Topology
+    weights: str
+    gone: Collection[int] = ()
+    missed: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    is_sealed: bool | None = None
+    silent: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    unusable: Mapping[int, int] = field(default_factory=dict)
+
+
+def build_topology(
+    kind: str,
+    num_clients: int,
+    *,
+    degree: int = 2,
+    rewiring: float = 0.1,
+    seed: int = 0,
+    edges_file: str = "",
+) -> Topology:
+    """Make a topology.
+
+    Parameters
+    ----------
+    kind : str
+        Key of ``KINDS``. A star has client 0 in its middle. "random-regular" need not
+        be connected.
+    num_clients : int
+    degree : int
+        Neighbours of each client, of "random-regular"; before rewiring, of
+        "watts-strogatz", which needs an even number.
+    rewiring : float
+        Probability that an edge of "watts-strogatz" is moved, in [0, 1].
+    seed : int
+        Of the two random kinds.
+    edges_file : str
+        TOML file of "file"; see :func:`read_edges`.
+
+    Raises
+    ------
+    ConfigError
+        Sizes that make no such graph, or a file that is not one.
+    """
+    import networkx as nx  # here, as it takes a third of a second to import
+
+    rng = numpy_rng(seed, "topology", kind)
+    if kind == "complete":
+        graph = nx.complete_graph(num_clients)
+    elif kind == "ring":
+        graph = nx.Graph(pairwise([*range(num_clients), 0]) if num_clients > 1 else ())
+    elif kind == "star":
+        graph = nx.Graph((0, k) for k in range(1, num_clients))
+    elif kind == "random-regular":
+        _check_degree(degree, num_clients, is_possible=degree * num_clients % 2 == 0)
+        graph = nx.random_regular_graph(degree, num_clients, seed=rng)
+    elif kind == "watts-strogatz":
+        _check_degree(degree, num_clients, is_possible=degree % 2 == 0)
+        graph = nx.watts_strogatz_graph(num_clients, degree, rewiring, seed=rng)
+    elif kind == "file":
+        return read_edges(edges_file, num_clients)
+    else:
+        raise ConfigError(f"unknown topology {kind!r}; known: {', '.join(KINDS)}")
+    return Topology(kind=kind, neighbours=_sorted(graph.edges, num_clients))
+
+
+def _check_degree(degree: int, num_clients: int, *, is_possible: bool) -> None:
+    if not 0 < degree < num_clients or not is_possible:
+        raise ConfigError(
+            f"no graph of this kind has {num_clients} clients with {degree} neighbours"
+            " each: degree must be below num-clients, even for"
+            " 'watts-strogatz', and for 'random-regular' with an odd number of clients;"
+            " set it in the run config"
+        )
+
+
+def _sorted(edges: Iterable[tuple[int, int]], num_clients: int) -> Neighbours:
+    peers: dict[int, set[int]] = {k: set() for k in range(num_clients)}
+    for one, other in edges:
+        peers[one].add(other)
+        peers[other].add(one)
+    return {k: tuple(sorted(found)) for k, found in peers.items()}
+
+
+def read_edges(path: str, num_clients: int) -> Topology:
+    """Read a topology from a TOML file.
+
+    ``edges = [[0, 1], [1, 2]]`` lists every edge once, or every edge in both
+    directions. A third number, on all of them or none, is the weight with which the
+    first client mixes the second's model; ``[0, 0, 0.4]`` is a client's weight of its
+    own, without which that is 1 less the others.
+
+    Raises
+    ------
+    ConfigError
+        Not readable; an unknown client; an edge that lacks its reverse or weighs
+        differently there; weights that are negative or do not sum to 1.
+    """
+    if not path:
+        raise ConfigError(
+            "topology is 'file', but edges-file is empty; set it to"
+            " the absolute path of a TOML file with edges = [[0, 1], [1, 2]]"
+        )
+    try:
+        content = read_toml(Path(path))
+    except ConfigError as error:
+        raise ConfigError(
+            f"edge list {path} cannot be read: {error}; correct edges-file or the file"
+        ) from error
+    rows = _check_rows(path, content, num_clients)
+    given = {(row[0], row[1]): row[2:] for row in rows}
+    loops = {k: given.pop((k, k)) for k in range(num_clients) if (k, k) in given}
+    if any((j, k) in given for k, j in given):
+        _check_symmetric(path, given)
+    is_weighted = bool(rows) and len(rows[0]) == 3
+    neighbours = _sorted(given, num_clients)
+    weights: Weights = {}
+    if is_weighted:
+        of_edge = {frozenset(edge): float(w[0]) for edge, w in given.items()}
+        weights = {
+            k: _row(path, k, {j: of_edge[frozenset((k, j))] for j in peers}, loops)
+            for k, peers in neighbours.items()
+        }
+    return Topology(kind="file", neighbours=neighbours, weights=weights)
+
+
+def _check_rows(
+    path: str, content: Mapping[str, Any], num_clients: int
+) -> list[list[Any]]:
+    rows = content.get("edges")
+    if set(content) != {"edges"} or not isinstance(rows, list):
+        raise ConfigError(
+            f"edge list {path} must hold edges = [[0, 1], [1, 2]] and nothing else, got"
+            f" {', '.join(content) or 'nothing'}"
+        )
+    length = len(rows[0]) if rows and isinstance(rows[0], list) else 2
+    for row in rows:
+        if not isinstance(row, list) or len(row) != length or length not in (2, 3):
+            raise ConfigError(
+                f"edge list {path} has {row!r}; every edge is [client, client], or"
+                " every edge [client, client, weight]"
+            )
+        for client in row[:2]:
+            if type(client) is not int or not 0 <= client < num_clients:
+                raise ConfigError(
+                    f"edge list {path} has {row}: unknown neighbour {client!r}; clients"
+                    f" are 0 to {num_clients - 1}"
+                )
+        if length == 3 and (
+            isinstance(row[2], bool)
+            or not isinstance(row[2], int | float)
+            or not 0 <= row[2] <= 1
+        ):
+            raise ConfigError(
+                f"edge list {path} has {row}: a weight is a number from 0 to 1"
+            )
+    ends = [tuple(row[:2]) for row in rows]
+    if repeated := sorted(edge for edge, count in Counter(ends).items() if count > 1):
+        raise ConfigError(
+            f"edge list {path} has {list(repeated[0])} twice; write every edge once"
+        )
+    if length == 2 and (loops := [k for k, j in ends if k == j]):
+        raise ConfigError(
+            f"edge list {path} joins client {loops[0]} to itself; only an edge with a"
+            " weight may"
+        )
+    return rows
+
+
+def _check_symmetric(path: str, given: Mapping[tuple[int, int], list[Any]]) -> None:
+    for (one, other), weight in given.items():
+        if given.get((other, one)) != weight:
+            there = given.get((other, one))
+            what = "is missing" if there is None else f"weighs {there[0]}"
+            raise ConfigError(
+                f"asymmetric edge list {path}: {[one, other, *weight]} is there, its"
+                f" reverse {what}; write every edge once, or all of them in both"
+                " directions with equal weights"
+            )
+
+
+def _row(
+    path: str, client: int, row: dict[int, float], loops: Mapping[int, list[Any]]
+) -> dict[int, float]:
+    """One row of the mixing matrix, ascending, with the client's weight of its own."""
+    others = sum(row.values())
+    own = float(loops[client][0]) if client in loops else 1 - others
+    if abs(own + others - 1) > _ROW_ERROR or own < 0:
+        raise ConfigError(
+            f"edge list {path}: mixing weights of client {client} sum to"
+            f" {others + max(own, 0):.10g}, not to 1"
+            f" ({dict(sorted({**row, client: own}.items()))}); change them, or leave"
+            f" out [{client}, {client}, ...] to have the rest filled in"
+        )
+    return dict(sorted({**row, client: own}.items()))

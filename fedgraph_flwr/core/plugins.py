@@ -1,0 +1,397 @@
+"""Plug-ins: methods and data sets of your own, named in a run config."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import cache_from_source, find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from .config import Settings, build
+from .errors import ConfigError, unknown_name
+from .files import project_root
+from .rules import Rule, Value, setting, shown, text, toml_value
+
+PLUGINS, EXAMPLES = "plugins", "examples"  # folders of the bundle
+NAMING_KEYS = ("method", "dataset")  # of the run config
+_ROOT = project_root()
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_SPEC = re.compile(rf"({_NAME}(?:\.{_NAME})*):({_NAME})")
+_UNSENT = {"build", "dist", ".venv"}  # folders that .gitignore names
+_BUILT_IN = "tu:"  # of data sets: no module
+T = TypeVar("T")
+
+
+def _sha256() -> Any:
+    words = "64 hexadecimal digits, or empty"
+    return setting("", Rule(str, pattern="([0-9a-f]{64})?", words=words))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginSettings(Settings):
+    """The keys of a run config that concern plug-ins.
+
+    ``params``: the method's own parameters, as the inside of an inline table of TOML:
+    ``"mu = 0.1, mode = 'fast'"``. Flower refuses keys of a run config that the bundle
+    does not declare, and no bundle can declare a plug-in's. ``method_sha256`` and
+    ``dataset_sha256``: of the source that the plug-in must have; "" takes any, and the
+    results say which it was.
+    """
+
+    TABLE = "plugin"
+
+    params: str = text("")
+    method_sha256: str = _sha256()
+    dataset_sha256: str = _sha256()
+
+
+def is_plugin(name: str) -> bool:
+    """Whether a method or data set is that of a plug-in, by its name."""
+    return ":" in name and not name.startswith(_BUILT_IN)
+
+
+def named_in(run_config: Mapping[str, Any]) -> dict[str, str]:
+    """Modules of the plug-ins that a run config names, by the key that names them.
+
+    Raises
+    ------
+    ConfigError
+        A name is not ``module:NAME``.
+    """
+    names = {key: str(run_config.get(key, "")) for key in NAMING_KEYS}
+    return {key: split(name)[0] for key, name in names.items() if is_plugin(name)}
+
+
+def split(name: str) -> tuple[str, str]:
+    """Split ``module:NAME``.
+
+    Raises
+    ------
+    ConfigError
+        It is not of that form.
+    """
+    match = _SPEC.fullmatch(name)
+    if match is None:
+        raise ConfigError(
+            "a plug-in is named module:NAME, as fgx:METHOD for METHOD in"
+            f" plugins/fgx.py (letters, digits, _ and dots), got {shown(name)}; give"
+            " the module's name, not a path"
+        )
+    return match[1], match[2]
+
+
+def origin(module: str) -> Path | None:
+    """Return the file of a plug-in that the bundle carries; None if it does not."""
+    parts = module.split(".")
+    for path in (_ROOT.joinpath(PLUGINS, *parts), _ROOT.joinpath(*parts)):
+        if path.relative_to(_ROOT).parts[0] not in (PLUGINS, EXAMPLES):
+            continue
+        for file in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+            if file.is_file():
+                return file
+    return None
+
+
+def load(name: str, kind: type[T]) -> T:
+    """Import a plug-in, once per process, and return the object that it names.
+
+    Raises
+    ------
+    ConfigError
+        No such module, or it cannot be imported; it lacks the object, or the object is
+        not of ``kind``.
+    """
+    module, attribute = split(name)
+    found = _import(module)
+    fitting = sorted(k for k, v in vars(found).items() if isinstance(v, kind))
+    value = getattr(found, attribute, None)
+    if isinstance(value, kind):
+        return value
+    got = f"it is a {type(value).__name__}" if value is not None else "it has none"
+    has = f"; what it has: {', '.join(fitting)}" if fitting else ""
+    raise ConfigError(
+        f"plug-in {name!r} must be a {kind.__name__} of module {module!r}, but"
+        f" {got}{has}; write {attribute} = {kind.__name__}(...) there, or name another"
+    )
+
+
+def one_name(name: str, kind: type[T]) -> str:
+    """Return the same name for every spelling of a plug-in's name.
+
+    ``plugins.fgx:DATA`` and ``fgx.__init__:DATA`` are ``fgx:DATA``, and of several
+    names of one object in a module the first counts.
+    """
+    module, value = split(name)[0], load(name, kind)
+    attribute = min(k for k, v in vars(_import(module)).items() if v is value)
+    if (file := origin(module)) is not None:
+        parts = file.relative_to(_ROOT).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        module = ".".join(parts[1:] if parts[0] == PLUGINS and parts[1:] else parts)
+    return f"{module}:{attribute}"
+
+
+@cache
+def sha256(module: str) -> str:
+    """SHA-256 of a plug-in's source, as it is when this process first asks.
+
+    The source is the module's file, or all Python files of its package; with a module
+    of the bundle also what it imports from the bundle's ``plugins`` and ``examples``.
+    """
+    found = _import(module)
+    file = Path(str(found.__file__)).resolve()
+    depth = found.__name__.count(".") + (file.name == "__init__.py")
+    base = file.parents[depth]
+    if origin(module) is not None:
+        base = _ROOT
+    digest = hashlib.sha256()
+    for path in sorted(_sources(file, base)):
+        digest.update(f"{path.relative_to(base).as_posix()}\0".encode())
+        digest.update(f"{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources(file: Path, base: Path) -> set[Path]:
+    """Files of a plug-in: its own, and of the bundle's folders what it imports."""
+    found: set[Path] = set()
+    todo = _unit(file, base)
+    while todo:
+        path = todo.pop()
+        if path not in found:
+            found.add(path)
+            near = [] if base != _ROOT else [origin(m) for m in _imports(path)]
+            todo += [p for f in near if f is not None for p in _unit(f, base)]
+    return found
+
+
+def _unit(file: Path, base: Path) -> list[Path]:
+    """Return a module's file, or the files of the package that it is in.
+
+    Of a package of the bundle those that travel, so that both ends have one hash.
+    """
+    parts = file.relative_to(base).parts
+    top = 1 if base == _ROOT else 0  # below plugins/ or examples/
+    if len(parts) == top + 1:
+        return [file]
+    beside = filter(Path.is_file, base.joinpath(*parts[: top + 1]).rglob("*.py"))
+    return [file, *(p for p in beside if base != _ROOT or not _why_left_out(p))]
+
+
+def _imports(file: Path) -> Iterator[str]:
+    """Absolute names of all that a file of the bundle may import, modules or not."""
+    here = file.relative_to(_ROOT).parent.parts
+    try:
+        tree = ast.parse(file.read_bytes(), file)
+    except (SyntaxError, ValueError, RecursionError):  # nor can Python import it
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (n.name for n in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = here[: len(here) - node.level + 1] if node.level else ()
+            name = ".".join([*package, *((node.module,) if node.module else ())])
+            yield name
+            yield from (f"{name}.{n.name}" for n in node.names)
+
+
+@cache
+def _import(module: str) -> ModuleType:
+    file = origin(module)
+    if file is None:
+        name = module
+        _find_outside(module)
+    else:
+        for path in sorted(_sources(file, _ROOT)):
+            _check_travels(module, path)
+            _drop_byte_code(path)
+        parts = file.relative_to(_ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    try:
+        found = importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"plug-in {module!r} cannot be imported: {why}; correct"
+            f" {file or 'that module'}"
+        ) from error
+    loaded = getattr(found, "__file__", None)
+    if loaded is None or (file is not None and Path(loaded).resolve() != file):
+        raise ConfigError(
+            f"plug-in {module!r} was imported from {loaded}, expected"
+            f" {file or 'a file of Python source'}; keep other packages of that name"
+            " off Python's path"
+        )
+    return found
+
+
+def _drop_byte_code(file: Path) -> None:
+    """Let Python compile a file anew.
+
+    It takes old byte code for that of a source of the same length and second, and our
+    hash would name another source than the one that runs.
+    """
+    with suppress(OSError):
+        Path(cache_from_source(str(file))).unlink()
+
+
+def _check_travels(module: str, file: Path) -> None:
+    """Refuse a file that Flower leaves out of its bundle, and so would not find."""
+    if why := _why_left_out(file):
+        raise ConfigError(
+            f"plug-in {module!r}: {file} {why}, as Flower's bundle carries no links,"
+            " no tests and nothing that .gitignore names"
+        )
+
+
+def _why_left_out(file: Path) -> str:
+    """Say why Flower leaves a file out of its bundle, and the cure; "" if it does not.
+
+    The names are those of Flower's ``FAB_EXCLUDE_PATTERNS`` and of ``.gitignore``.
+    """
+    if file.resolve() != file:
+        return (
+            f"is a link, or lies in one, to {file.resolve()}; put the file itself there"
+        )
+    if file.name.startswith("test_") or file.name.endswith("_test.py"):
+        return "is named as a test is; rename it"
+    if unsent := _UNSENT.intersection(file.relative_to(_ROOT).parts):
+        return f"lies in a folder {min(unsent)}; rename that"
+    return ""
+
+
+def _find_outside(module: str) -> None:
+    """Refuse a module that does not exist; say where it was looked for."""
+    first = module.partition(".")[0]
+    if first in sys.modules or find_spec(first) is not None:
+        return
+    folder = _ROOT / PLUGINS
+    here = sorted(p.stem for p in folder.glob("[!_]*") if p.suffix in ("", ".py"))
+    raise ConfigError(
+        f"there is no plug-in {module!r}: {folder} holds"
+        f" {', '.join(here) or 'none'}, and no module of that name is installed here"
+        f" ({sys.executable}). Put {first}.py into the project's folder plugins, which"
+        " travels with a run, or install the module wherever the run computes, and"
+        " start Flower's SuperLink anew"
+    )
+
+
+def forget(*modules: str) -> None:
+    """Unload modules and all plug-ins of the bundle, as if this process just began."""
+    gone = (PLUGINS, EXAMPLES, *modules)
+    for name in [*sys.modules]:
+        if name in gone or name.startswith(tuple(f"{m}." for m in gone)):
+            del sys.modules[name]
+    _import.cache_clear()
+    sha256.cache_clear()
+    importlib.invalidate_caches()
+
+
+# Parameters --------------------------------------------------------------------------
+
+
+def read_params(given: str) -> dict[str, Value]:
+    """Read ``plugin.params``.
+
+    Raises
+    ------
+    ConfigError
+        It is not the inside of an inline table, or a value is a list or a table.
+    """
+    wanted = (
+        "plugin.params must be key = value, separated by commas, on one line, texts in"
+        " quotes, as in \"mu = 0.1, mode = 'fast'\""
+    )
+    try:
+        found = tomllib.loads(f"params = {{{given}}}")
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{wanted}; got {shown(given)}: {error}") from error
+    if set(found) != {"params"}:
+        raise ConfigError(f"{wanted}; got {shown(given)}, which ends the table")
+    values: dict[str, Value] = found["params"]
+    for key, value in values.items():
+        if not isinstance(value, bool | int | float | str):
+            raise ConfigError(
+                f"{wanted}; got {key} = {shown(value)}; give a text, number, true"
+                " or false"
+            )
+    return values
+
+
+def write_params(params: Settings) -> str:
+    """Write all parameters as :func:`read_params` reads them."""
+    pairs = {
+        _key(type(params), name): value for name, value in params.to_config().items()
+    }
+    return ", ".join(f"{key} = {toml_value(value)}" for key, value in pairs.items())
+
+
+def build_params(
+    cls: type[Settings], given: str, automatic: Mapping[str, Value]
+) -> Settings:
+    """Build a plug-in's own parameters from ``plugin.params``.
+
+    Parameters
+    ----------
+    cls : type
+        Table of the method; its keys need no table's name before them here.
+    given : str
+    automatic : mapping
+        Values that replace ``"auto"``, by the table's own keys.
+
+    Raises
+    ------
+    ConfigError
+        Unknown parameter, wrong type, value out of range.
+    """
+    values, full = read_params(given), {_key(cls, k): k for k in cls.config_fields()}
+    if unknown := next((key for key in values if key not in full), None):
+        cure = "Correct plugin.params in the run config."
+        if not full:
+            raise ConfigError(
+                f"plugin.params sets {unknown!r}, but the method has no parameters of"
+                " its own; leave plugin.params out of the run config"
+            )
+        raise ConfigError(unknown_name("parameter", unknown, full, cure))
+    config = {**cls.defaults(), **{full[key]: value for key, value in values.items()}}
+    try:
+        return build(cls, config, automatic)
+    except ConfigError as error:
+        raise ConfigError(f"plugin.params: {error}, as plugin.params") from error
+
+
+def _key(cls: type[Settings], full: str) -> str:
+    return full.removeprefix(f"{cls.TABLE}.") if cls.TABLE else full
+
+
+def check_pins(given: PluginSettings, run_config: Mapping[str, Any]) -> PluginSettings:
+    """Return the settings with the hashes of the plug-ins' sources.
+
+    Raises
+    ------
+    ConfigError
+        A hash is given, and the source has another, or there is no plug-in.
+    """
+    modules = named_in(run_config)
+    found = {key: sha256(module) for key, module in modules.items()}
+    for key in NAMING_KEYS:
+        wanted, got = getattr(given, f"{key}_sha256"), found.get(key, "")
+        if wanted and wanted != got:
+            whose = f"{modules[key]!r} has {got}" if got else f"{key} is not a plug-in"
+            raise ConfigError(
+                f"plugin.{key}-sha256 is {wanted}, but {whose}: restore that source,"
+                f" or leave plugin.{key}-sha256 empty to take the source as it is"
+            )
+    return PluginSettings(
+        params=given.params,
+        method_sha256=found.get("method", ""),
+        dataset_sha256=found.get("dataset", ""),
+    )

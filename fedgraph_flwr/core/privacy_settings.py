@@ -1,0 +1,293 @@
+"""Differential privacy as settings of a run, whatever its method.
+
+Two independent steps. ``edge_epsilon`` protects single edges of a client's graphs: the
+method sees noisy graphs only (``clients.privacy.laplace``). ``update_clip`` and
+``update_noise`` protect everything a client trains on, by noise on the updates that it
+sends (``clients.privacy.gaussian``), and of these alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from .config import RunSettings, Settings
+from .errors import ConfigError
+from .rules import choice, flag, number
+from .words import at_most
+
+METRIC = "privacy/"  # prefix under which clients report what they have spent
+EDGE = "edge-epsilon"  # largest of a client's graphs
+UPDATE_EPSILON = "update-epsilon"
+EDGE_TRAIN = "edge-epsilon-train"  # where validation and test graphs are shared,
+EDGE_SHARED = "edge-epsilon-shared"  # of training graphs, and of these
+OVER_RUNS = "-lifetime"  # ending of each of the three: in all runs together
+OF_SITE = "-site"  # ending of the first two: of all clients with one state folder
+SECRET = "secret"  # 1 if noise depends on a secret of the client's site, else 0
+EDGE_POSTS = ("clamp01", "round", "relu", "abs-degree", "debiased", "none")
+NON_NEGATIVE_POSTS = ("clamp01", "round", "relu")  # the others may leave weights < 0
+NOISE_MODES = ("once", "per_round", "per_epoch")
+UNPROTECTED = "labels, node features, numbers of nodes and graphs"
+EXACT = "exact metrics, losses and counts"  # beside noisy updates
+_ROUNDING = 1e-9  # of sums of the same epsilons in another order
+# Each atom has blocks that depend on its bonds, even without the one that counts them.
+_ADJACENCY_ONLY = ("degree", "atoms", "atoms-no-degree")
+TELLS_EDGES = {
+    "degree": "the degrees of nodes are functions of the edges; use 'labels'",
+    "atoms": (
+        "its degree block is a function of the edges; use 'atoms-no-degree', or"
+        " 'atoms-strict', which also drops the other blocks that depend on bonds"
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacySettings(Settings):
+    """Noise on edges and on updates; both are off by default.
+
+    ``edge_epsilon``: of each released view of a graph, or, with ``edge_epsilon_of``
+    "total", of all views of a training graph together; 0 releases no noise at all.
+    ``edge_post``: what is made of noisy edges. ``noise_mode``: how often they are
+    drawn. ``budget_max``: largest total epsilon of a graph's edges, 0 for any;
+    ``budget_scope``: of a client in the run, or of all clients of its site in all runs
+    that the site's disk knows of.
+    ``update_clip``: largest norm of an update, 0 sends it as it is; ``update_noise``:
+    standard deviation of the noise in units of that norm; ``update_delta`` and
+    ``update_budget_max`` as their names say. ``both``: allow both notions in one run.
+    ``keep_edge_features``: allow features that tell edges.
+    """
+
+    TABLE = "privacy"
+
+    edge_epsilon: float = number(0.0, 0)
+    edge_epsilon_of: str = choice("view", "view", "total")
+    edge_post: str = choice("auto", *EDGE_POSTS, auto=True)
+    noise_mode: str = choice(NOISE_MODES[0], *NOISE_MODES)
+    budget_max: float = number(0.0, 0)
+    budget_scope: str = choice("run", "run", "lifetime")
+    update_clip: float = number(0.0, 0)
+    update_noise: float = number(1.0, 0, low_open=True)
+    update_delta: float = number(1e-5, 0, 1, low_open=True, high_open=True)
+    update_budget_max: float = number(0.0, 0)
+    both: bool = flag(False)
+    keep_edge_features: bool = flag(False)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is protected."""
+        return self.edge_epsilon > 0 or self.update_clip > 0
+
+    @property
+    def edge_budget(self) -> float:
+        """Largest total epsilon of a graph; infinite if none is set."""
+        return self.budget_max or math.inf
+
+    @property
+    def lifetime_budget(self) -> float:
+        """Largest total epsilon of a graph over all runs; infinite if none is set."""
+        return self.edge_budget if self.budget_scope == "lifetime" else math.inf
+
+    @property
+    def update_budget(self) -> float:
+        """Largest total epsilon of updates; infinite if none is set."""
+        return self.update_budget_max or math.inf
+
+
+def private_features(features: str, privacy: PrivacySettings) -> str:
+    """Say what ``features = "auto"`` means, given the data set's usual features."""
+    is_noisy = privacy.edge_epsilon > 0 and not privacy.keep_edge_features
+    return "atoms-no-degree" if is_noisy and features == "atoms" else features
+
+
+def check_privacy(
+    privacy: PrivacySettings,
+    settings: RunSettings,
+    *,
+    takes_weights: bool,
+    takes_noise: bool = True,
+) -> None:
+    """Refuse settings that would not protect what they seem to.
+
+    Parameters
+    ----------
+    privacy : PrivacySettings
+    settings : RunSettings
+    takes_weights : bool
+        The method takes noisy views as they are; others take graphs.
+    takes_noise : bool
+        The task can do with noise on edges at all.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if privacy.edge_epsilon > 0 and privacy.update_clip > 0 and not privacy.both:
+        raise ConfigError(
+            "privacy.edge-epsilon and privacy.update-clip protect different things,"
+            " and their epsilons do not add up; set one of them to 0, or privacy.both"
+            " to true to have both, reported side by side"
+        )
+    if privacy.edge_epsilon == 0:
+        return
+    if not takes_noise:
+        raise ConfigError(
+            "privacy.edge-epsilon needs a value for every pair of nodes, too many in"
+            f" the one graph of dataset {settings.dataset!r}; set it to 0 in the run"
+            " config (privacy.update-clip protects updates)"
+        )
+    if not takes_weights and privacy.edge_post != "round":
+        raise ConfigError(
+            f"privacy.edge-post must be 'round' for method {settings.method!r}, which"
+            f" takes graphs and no edge weights, got {privacy.edge_post!r}; leave it"
+            " 'auto'"
+        )
+    if not takes_weights and privacy.noise_mode != "once":
+        raise ConfigError(
+            f"privacy.noise-mode must be 'once' for method {settings.method!r}, got"
+            f" {privacy.noise_mode!r}; only methods that take edge weights draw again"
+        )
+    if privacy.edge_epsilon_of == "total" and privacy.noise_mode != "once":
+        raise ConfigError(
+            "privacy.edge-epsilon-of must be 'view' where privacy.noise-mode is"
+            f" {privacy.noise_mode!r}: the total grows with every round of a run whose"
+            " rounds are not known in advance; leave noise-mode 'once', or bound the"
+            " total by privacy.budget-max"
+        )
+    if settings.split_noise_edges or settings.split_noise_features:
+        raise ConfigError(
+            "split-noise-edges and split-noise-features must be 0 in a run with"
+            f" privacy.edge-epsilon, got {settings.split_noise_edges:g} and"
+            f" {settings.split_noise_features:g}: what is rewired depends on every"
+            " edge, so that one edge would change many of the pairs that get noise, and"
+            " features that are degrees are not known as such once they are shuffled;"
+            " set both to 0 in the run config"
+        )
+    why = TELLS_EDGES.get(settings.features)
+    if why and not privacy.keep_edge_features:
+        raise ConfigError(
+            f"features {settings.features!r} undo privacy.edge-epsilon: {why}; or set"
+            " privacy.keep-edge-features to true and report that only the adjacency"
+            " is protected"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeTotal:
+    """Largest epsilon of an edge against an observer of all that clients send.
+
+    ``clients``, at whatever sites, hold the graph and draw views of it, each of them
+    for ``epsilon``; ``lifetime`` is that of all runs. With one it is of one site, whose
+    clients' draws are added up; what other sites draw of the same graph is not known.
+    """
+
+    clients: int
+    epsilon: float
+    lifetime: float
+
+    @property
+    def total(self) -> float:
+        """Epsilon of all these clients together, in the run."""
+        return self.clients * self.epsilon
+
+    def to_json(self) -> dict[str, float]:
+        """Numbers for ``summary.json``."""
+        return {
+            "clients": self.clients,
+            "epsilon": self.epsilon,
+            "total": self.total,
+            "total_lifetime": self.clients * self.lifetime,
+        }
+
+    def describe(self, graph: str) -> str:
+        """Say in one line what was spent of each ``graph``."""
+        product = f" ({self.clients} clients x {at_most(self.epsilon, 6)})"
+        over_all = f" ({at_most(self.clients * self.lifetime, 6)} over all runs)"
+        is_shared = self.clients > 1
+        return (
+            f"epsilon {at_most(self.total, 6)}{product if is_shared else ''} in total"
+            f" per {graph}{'' if is_shared else ' and site'}, at most"
+            f"{over_all if self.lifetime > self.epsilon else ''}"
+        )
+
+
+def edge_totals(spent: Mapping[int, Mapping[str, float]]) -> dict[str, EdgeTotal]:
+    """Epsilon of edges by kind of graph; empty if no edge is protected.
+
+    Of any "graph" of a site, or, where clients hold the same validation and test
+    graphs, of a "training graph" of a site and of a "validation or test graph", which
+    each client of every site charges.
+    """
+    clients = [s for s in spent.values() if EDGE in s]
+
+    def total(name: str, num_clients: int) -> EdgeTotal:
+        return EdgeTotal(
+            clients=num_clients,
+            epsilon=max(s.get(name + OF_SITE, s[name]) for s in clients),
+            lifetime=max(s.get(name + OVER_RUNS, 0.0) for s in clients),
+        )
+
+    if not clients:
+        return {}
+    if not any(EDGE_SHARED in s for s in clients):
+        return {"graph": total(EDGE, 1)}
+    train, shared = total(EDGE_TRAIN, 1), total(EDGE_SHARED, len(clients))
+    # Earlier runs may have had more clients, or others: one site knows of its own. What
+    # it says of any graph is of a shared one if that of training graphs is less.
+    of_any = max(s.get(EDGE + OVER_RUNS, 0.0) for s in clients)
+    is_first = train.lifetime <= train.epsilon and of_any <= train.lifetime
+    if not is_first and of_any > len(clients) * shared.lifetime * (1 + _ROUNDING):
+        shared = replace(shared, lifetime=of_any / len(clients))
+    return {"training graph": train, "validation or test graph": shared}
+
+
+def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") -> str:
+    """Say in one line what clients have spent; "" if nothing is protected.
+
+    ``features`` is the setting of that name: some say something of the edges.
+    """
+    edge = edge_totals(spent)
+    update = [s for s in spent.values() if UPDATE_EPSILON in s]
+    parts = []
+    if edge:
+        only = f" adjacency only, features {features!r} depend on edges;"
+        totals = ", ".join(total.describe(graph) for graph, total in edge.items())
+        parts.append(
+            f"edges: {totals};"
+            f"{_by_client(EDGE, spent)}"
+            f"{only if features in _ADJACENCY_ONLY else ''}"
+            f" not protected: {UNPROTECTED}"
+        )
+    if update:
+        worst = max(update, key=lambda s: s[UPDATE_EPSILON])
+        parts.append(
+            f"updates: ({at_most(worst[UPDATE_EPSILON])}, {worst['update-delta']:g})-DP"
+            " for a client's whole data, at most, of its updates alone;"
+            f"{_by_client(UPDATE_EPSILON, spent)}"
+            f" the run as a whole is not private: {EXACT} leave in every round"
+        )
+    if not parts:
+        return ""
+    noisy = [s for s in spent.values() if s]
+    exposed = sum(not s.get(SECRET) for s in noisy)
+    if exposed:
+        parts.append(
+            f"{exposed} of {len(noisy)} clients drew their noise from the run seed"
+            " alone, as in simulation: whoever knows the seed can repeat it and take it"
+            " off, so it protects nobody who does not keep the seed secret"
+        )
+    return "privacy of " + "; ".join(parts)
+
+
+def _by_client(name: str, spent: Mapping[int, Mapping[str, float]]) -> str:
+    """List epsilon of every client; "" if all have spent the same."""
+    clients: dict[float, list[int]] = {}
+    for client, own in sorted(spent.items()):
+        clients.setdefault(float(at_most(own.get(name, 0.0))), []).append(client)
+    if len(clients) < 2:
+        return ""
+    each = ", ".join(
+        f"{epsilon:g} (client{'s' * (len(ids) > 1)} {', '.join(map(str, ids))})"
+        for epsilon, ids in sorted(clients.items())
+    )
+    return f" by client: {each};"

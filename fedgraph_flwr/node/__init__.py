@@ -1,0 +1,1 @@
+"""What runs at a site: a message is answered, checked, logged."""

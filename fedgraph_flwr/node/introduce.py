@@ -1,0 +1,276 @@
+"""How a client introduces itself at roll call, and where it may score models."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from logging import WARNING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.common.logger import log
+
+import datasets
+from clients.job import Introduces
+from clients.privacy.noisy_views import site_secret
+from clients.store import ClientStore
+
+from ..agreement import tell_data, tell_plugins
+from ..core.data import (
+    TELLS,
+    GraphPartition,
+    IntArray,
+    hash_federation,
+    hash_split,
+    measure,
+)
+from ..core.errors import ConfigError, DataError
+from ..core.wire import (
+    CLASS_COUNT,
+    IDENTITY,
+    LEFT_OUT,
+    RAW_HASH,
+    SITE,
+    SPLIT_HASH,
+    TOLD,
+    TRAIN_COUNT,
+    WEIGHTS_HASH,
+    Parcel,
+    Scalar,
+)
+from ..resolve import Resolved
+from .gate import visit
+from .node_config import NodeConfig, is_site, site_name
+
+if TYPE_CHECKING:
+    from clients.base import GraphClient
+    from clients.graphs.batching import ClientData
+
+
+def score_elsewhere(
+    resolved: Resolved,
+    client: GraphClient[Any],
+    reply: Parcel,
+    expected: Scalar | None,
+    *,
+    load: Callable[[int], ClientData],
+    is_own: bool,
+) -> Parcel:
+    """Add the score of the last model on all clients' test sets, if the run wants it.
+
+    Of a model that all clients have, the server knows it from their own scores. There
+    is none if the data of a client cannot be loaded, or have changed: that is no
+    failure of the others.
+
+    Parameters
+    ----------
+    resolved : Resolved
+    client : GraphClient
+        Right after the closing evaluation.
+    reply : Parcel
+        Its answer.
+    expected : str, optional
+        Hash of all clients' identities, from the server.
+    load : callable
+        Loads the data of a client.
+    is_own : bool
+        An operator configured this node, which has no other clients' data.
+
+    Raises
+    ------
+    ConfigError
+        As :func:`check_elsewhere`.
+    """
+    partition = client.data.partition
+    if is_own:
+        check_elsewhere(resolved, partition)
+    graphs = partition.graphs
+    if not scores_elsewhere(resolved, graphs.num_features, graphs.num_classes):
+        return reply
+    from clients.elsewhere import score_on_all
+
+    identities: dict[int, str] = {}
+
+    def checked(client_id: int) -> ClientData:
+        data = load(client_id)
+        known = "" if resolved.privacy.is_on else data.partition.data_hash
+        identities[client_id] = known
+        return data
+
+    try:
+        everyone = range(resolved.settings.num_clients)
+        found = score_on_all(client, map(checked, everyone))
+        if hash_federation(identities) != expected:
+            raise DataError("the data of a client are not those that it had before")
+    except DataError as error:
+        own = client.job.client_id
+        log(WARNING, "no score of client %d on all test sets: %s", own, error)
+        return reply
+    return replace(reply, metrics={**reply.metrics, **found.metrics})
+
+
+def scores_elsewhere(resolved: Resolved, num_features: int, num_classes: int) -> bool:
+    """Whether clients score their models on the test sets of all after the last round.
+
+    If all have one whole model, the mean of their own scores says the same.
+    """
+    if resolved.settings.evaluate_on == "own":
+        return False
+    from clients.base import start_of  # here: it takes a second
+
+    method = resolved.method
+    spec = resolved.spec(num_features=num_features, num_classes=num_classes)
+    return not method.strategy.ONE_MODEL or bool(
+        start_of(method.client, spec).private()
+    )
+
+
+def check_elsewhere(resolved: Resolved, partition: GraphPartition) -> None:
+    """Refuse, at a site, to evaluate models of single clients or clusters elsewhere.
+
+    Raises
+    ------
+    ConfigError
+    """
+    settings, graphs = resolved.settings, partition.graphs
+    if not scores_elsewhere(resolved, graphs.num_features, graphs.num_classes):
+        return
+    raise ConfigError(
+        f"evaluate-on must be 'own' at sites for method {settings.method!r} with"
+        f" shared-group {settings.shared_group!r}, got 'all': models of single clients"
+        " or clusters, or the clients' test data, would have to travel to other sites;"
+        " set it to 'own', or use a method with one common model and shared-group 'all'"
+    )
+
+
+def identity(
+    resolved: Resolved, partition: GraphPartition, store: ClientStore, *, is_own: bool
+) -> str:
+    """Fingerprint of a client's data; at a private site no guess can be checked by it.
+
+    "" in a private simulation, which has no secret for that.
+    """
+    if not resolved.privacy.is_on:
+        return partition.data_hash
+    if not is_own:
+        return ""
+    return keyed(store, partition.data_hash)
+
+
+def keyed(store: ClientStore, text: str) -> str:
+    """Hash what a client tells with a secret of its site."""
+    key = site_secret(store.folder).encode()
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def guarded(reply: Parcel) -> Parcel:
+    """Send no hash of a model if only noisy updates may reveal anything of the data.
+
+    A random number stands in its place. Of a hash under a key of the site a server
+    would learn whether two are equal, and so whether training has changed a model.
+    """
+    if WEIGHTS_HASH not in reply.facts or not visit().policy.needs_clip:
+        return reply
+    return replace(reply, facts={**reply.facts, WEIGHTS_HASH: secrets.token_hex(32)})
+
+
+def introduce(
+    resolved: Resolved,
+    partition: GraphPartition,
+    store: ClientStore,
+    *,
+    with_classes: bool,
+    is_own: bool,
+) -> Parcel:
+    """Say what a client's data look like, as far as its site and the run allow.
+
+    Parameters
+    ----------
+    resolved : Resolved
+    partition : GraphPartition
+        Of the client.
+    store : ClientStore
+        Of its private state.
+    with_classes : bool
+        Whether graphs or nodes of each class may be counted.
+    is_own : bool
+        Whether the client is a site, which has data of its own.
+
+    Raises
+    ------
+    PolicyError, DataError
+        The site's policy or the run cannot take these data.
+    """
+    visit().policy.check_data(resolved, partition)
+    if is_own:
+        check_elsewhere(resolved, partition)
+    graphs = partition.graphs
+    # A hash of the files would confirm a guess of every edge and label.
+    is_private = resolved.privacy.is_on and is_own
+    client, facts = resolved.method.client, {}
+    if issubclass(client, Introduces):
+        facts = client.introduction(resolved.params, store)
+    is_hidden = resolved.privacy.update_clip > 0 and is_site(visit().node)
+    facts = {**facts, **tell_data(partition, tells_labels=not is_hidden)}
+    facts |= tell_plugins(resolved.plugin)
+    if is_private:  # edges that are left out are edges
+        facts.pop(LEFT_OUT, None)
+    kind, settings = datasets.label_kind(resolved.settings), resolved.settings
+    # In a simulation nothing leaves the machine, and units can be compared unasked.
+    is_free = not (is_own or resolved.privacy.is_on) and datasets.is_users(settings)
+    asks = settings.tell_statistics or (is_free and kind == "regression")
+    if asks and visit().policy.statistics:
+        is_binary = kind == "binary"
+        facts[TELLS] = measure(partition, is_binary=is_binary).to_json()
+    split = hash_split(partition, with_files=not is_private)
+    if is_hidden:  # splits keep shares of classes: it would confirm a guess of labels
+        split = keyed(store, split)
+    by_class: dict[str, int] = {}
+    tasks: dict[str, str] = {}
+    if partition.tasks:
+        tasks["tasks"] = json.dumps(partition.tasks)
+        tasks["task-ids"] = json.dumps(partition.owned_tasks)
+    is_classified = resolved.method.task.has_classes and not graphs.has_tasks
+    if with_classes and not graphs.has_tasks and not resolved.privacy.is_on:
+        by_class = _count(CLASS_COUNT, graphs.y, graphs.num_classes)
+    # Scores tell about as much; noise on updates hides labels.
+    if is_classified and not resolved.privacy.update_clip:
+        by_class |= _count(TRAIN_COUNT, graphs.y[partition.train], graphs.num_classes)
+    return Parcel(
+        metrics={
+            **by_class,
+            "num-train": len(partition.train),
+            "num-val": len(partition.val),
+            "num-test": len(partition.test),
+            "num-features": graphs.num_features,
+            "num-classes": graphs.num_classes,
+            "group": partition.group,
+        },
+        facts={
+            SPLIT_HASH: split,
+            IDENTITY: identity(resolved, partition, store, is_own=is_own),
+            RAW_HASH: "" if is_private else graphs.raw_sha256,
+            **tasks,
+            **own_name(visit().node),
+            **{TOLD + name: text for name, text in facts.items()},
+        },
+    )
+
+
+def _count(prefix: str, y: IntArray, num_classes: int) -> dict[str, int]:
+    """Count labels by class; a node may have none."""
+    counts = np.bincount(y[y >= 0], minlength=num_classes)
+    return {f"{prefix}{k}": int(n) for k, n in enumerate(counts)}
+
+
+def own_name(node: NodeConfig) -> dict[str, Scalar]:
+    """Name of this site, for the coordinator; nothing if it has none, or a bad one."""
+    try:
+        name = site_name(node)
+    except ConfigError:
+        return {}
+    return {SITE: name} if name else {}

@@ -1,0 +1,317 @@
+"""Every message to a site: its policy, its answer, the gate, the audit log, the log.
+
+Simulation has none of them: nobody operates its nodes. Warnings are logged once per
+run, at a site even though a new process answers each message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from logging import INFO, WARNING, Filter, LogRecord, getLogger
+from pathlib import Path
+from typing import Any, ClassVar
+
+from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.common.logger import log
+from typing_extensions import override
+
+from clients.job import Remarks
+from clients.store import default_state_dir
+
+from ..core.audit_log import (
+    ASKED,
+    FILE,
+    WARNED,
+    AuditLog,
+    Entry,
+    code_hash,
+    config_hash,
+    digests,
+    name_message,
+    now,
+    plain,
+    read_leniently,
+    record_bytes,
+    round_of,
+)
+from ..core.errors import FedGraphError, RunFailedError, StorageError, full_reason
+from ..core.privacy_settings import METRIC as PRIVACY
+from ..core.wire import (
+    AUDIT_HEAD,
+    COMPUTE_S,
+    EXPERIMENT,
+    NUM_EXAMPLES,
+    TRAIN_LOSS,
+    Parcel,
+    evaluation_key,
+    pack,
+    select,
+    unpack,
+)
+from .gate import VISIT, Visit, check_kind, for_others, let_out
+from .node_config import hosts_any, is_site
+from .policy import Policy, read_policy, resolve_at
+
+_COUNTS = (NUM_EXAMPLES, "num-train")  # metrics of a reply: to a round, to roll call
+_LOGGERS = (getLogger("flwr"), getLogger("flwr.fedgraph"))
+_Answer = Callable[[Message, Context], Message]  # a ClientApp
+
+
+class _OncePerRun(Filter):
+    """Lets a warning through if this run has not had it yet."""
+
+    _said: ClassVar[set[tuple[Path | None, int, str]]] = set()  # by this process
+
+    def __init__(self, run: int, audit: AuditLog | None) -> None:
+        super().__init__()
+        self._run, self._audit = run, audit
+
+    @override
+    def filter(self, record: LogRecord) -> bool:
+        """Refuse to repeat a warning; write a new one down."""
+        if record.levelno != WARNING:
+            return True
+        text = record.getMessage()
+        key = (self._audit.path if self._audit else None, self._run, text)
+        if key in self._said:
+            return False
+        self._said.add(key)
+        return self._audit is None or self._is_new(plain(text), self._audit)
+
+    def _is_new(self, note: str, audit: AuditLog) -> bool:
+        warning = {"event": WARNED, "time_utc": now(), "run": self._run, "note": note}
+        try:
+            for line in audit.records():
+                is_warning = line.get("event") == WARNED
+                if is_warning and (line.get("run"), line.get("note")) == (
+                    self._run,
+                    note,
+                ):
+                    return False
+            audit.add([warning])
+        except (OSError, StorageError):  # rather twice than never
+            pass
+        return True
+
+
+@contextmanager
+def _warned_once(run: int, audit: AuditLog | None) -> Iterator[None]:
+    once = _OncePerRun(run, audit)
+    for logger in _LOGGERS:
+        logger.addFilter(once)
+    try:
+        yield
+    finally:
+        for logger in _LOGGERS:
+            logger.removeFilter(once)
+
+
+def watch(message: Message, context: Context, answer: _Answer) -> Message:
+    """Answer a message; at a site let only out what its policy allows, and log it.
+
+    Parameters
+    ----------
+    message : Message
+    context : Context
+    answer : callable
+        The app without this.
+
+    Raises
+    ------
+    RunFailedError
+        The site refuses the message; a refused roll call is a reply that says why.
+    """
+    node = context.node_config
+    token = VISIT.set(Visit(node=node))
+    try:
+        if not is_site(node):
+            with _warned_once(context.run_id, None):
+                return answer(message, context)
+        return _Site(message, context).answer(answer)
+    finally:
+        VISIT.reset(token)
+
+
+class _Site:
+    """One message to a site."""
+
+    def __init__(self, message: Message, context: Context) -> None:
+        self._message, self._context = message, context
+        node = context.node_config
+        root = Path(str(node.get("state-dir", "")) or default_state_dir())
+        # A node that hosts no client of this app serves others, and keeps no log.
+        self._audit = AuditLog(root / FILE) if hosts_any(node) else None
+        self._visit = VISIT.get()
+        self._visit.policy, self._policy_sha256 = Policy(), ""  # until it is read
+        self._kind = message.metadata.message_type
+
+    def answer(self, answer: _Answer) -> Message:
+        """Do it all; no text of an error is in what is raised."""
+        with _warned_once(self._context.run_id, self._audit):
+            try:
+                content = self._content(answer)
+            except Exception as error:
+                reason = self._refuse(error)
+            else:
+                return Message(content, reply_to=self._message)
+        if self._kind != MessageType.QUERY:
+            raise RunFailedError(reason) from None
+        return Message(pack({}, {"error": reason}), reply_to=self._message)
+
+    def _content(self, answer: _Answer) -> RecordDict:
+        message, context = self._message, self._context
+        try:
+            self._read()
+        finally:  # what is refused was asked too
+            self._write([self._asked()])
+        reply = answer(message, context)
+        content = let_out(self._visit, self._kind, message.content, reply.content)
+        entries = list(self._entries(reply.content, content))
+        head = self._write(entry.to_json() for entry in entries)
+        self._tell(entries)
+        if head:
+            content.config_records["header"][AUDIT_HEAD] = head
+        return content
+
+    def _read(self) -> None:
+        """Read the site's policy and, as far as that allows, what the run is."""
+        node = self._context.node_config
+        self._visit.policy, self._policy_sha256 = read_policy(node)
+        check_kind(self._kind)
+        # Without it each client fails for that reason, and says so.
+        with suppress(FedGraphError):
+            self._visit.resolved = resolve_at(
+                node, self._visit.policy, self._context.run_config
+            )
+
+    def _refuse(self, error: Exception) -> str:
+        """Write down a message that is refused; return what others may know."""
+        # What the app raises has the reason in full.
+        reason = str(error) if isinstance(error, RunFailedError) else full_reason(error)
+        entry = Entry(**self._common(), outcome="refused", note=reason)
+        self._tell([entry])
+        try:
+            self._write(e.to_json() for e in self._refused(entry))
+        except StorageError as second:
+            log(WARNING, "%s", second)
+        return for_others(reason)
+
+    def _refused(self, entry: Entry) -> list[Entry]:
+        """Entries of a refusal: for each client that has an account, what it spent."""
+        found = []
+        for client, spent in sorted(self._visit.spent.items()):
+            before, note = self._visit.before[client], entry.note
+            after: Mapping[str, float] = {}
+            try:
+                after = spent()
+            except FedGraphError as error:
+                note = f"{note}; what was spent cannot be read: {full_reason(error)}"
+            if not (before or after) and note == entry.note:
+                continue
+            of_client = replace(
+                entry,
+                client=client,
+                spent_before=select(PRIVACY, before),
+                spent_after=select(PRIVACY, after),
+                note=note,
+            )
+            found.append(of_client)
+        return found or [entry]
+
+    def _write(self, records: Iterable[Mapping[str, Any]]) -> str:
+        return self._audit.add(records) if self._audit else ""
+
+    def _tell(self, entries: Iterable[Entry]) -> None:
+        if self._audit is None:
+            return
+        for entry in entries:
+            log(INFO, "%s", plain(entry.line()))
+
+    def _common(self) -> dict[str, Any]:
+        header = read_leniently(self._message.content)
+        return {
+            "time_utc": now(),
+            "run": self._context.run_id,
+            "experiment": str(header.get(EXPERIMENT, "")),
+            "method": str(self._context.run_config.get("method", "")),
+            "message": name_message(self._kind),
+            "round": round_of(header),
+        }
+
+    def _asked(self) -> dict[str, Any]:
+        """Line that is written before the message is answered."""
+        resolved, received = self._visit.resolved, record_bytes(self._message.content)
+        found = {
+            "event": ASKED,
+            **self._common(),
+            "node": self._context.node_id,
+            "clients": sorted(set(received) - {-1}),
+            "bytes": sum(sum(records.values()) for records in received.values()),
+            "config_sha256": config_hash(resolved.to_config()) if resolved else "",
+            "code_sha256": code_hash(),
+            "policy_sha256": self._policy_sha256,
+        }
+        return {k: v for k, v in found.items() if v not in (None, "")}
+
+    def _entries(self, made: RecordDict, content: RecordDict) -> Iterator[Entry]:
+        """One entry for each client of the reply, or one for a refused roll call.
+
+        Scores are those of the reply that was made, before any were withheld.
+        """
+        measured, about = unpack(made)
+        parcels, _ = unpack(content)
+        common = self._common()
+        if reason := str(about.get("error", "")):
+            yield Entry(**common, outcome="refused", note=reason)
+            return
+        received, sent = record_bytes(self._message.content), record_bytes(content)
+        remark = self._remarks()
+        hashes = digests(content)
+        for client, parcel in parcels.items():
+            yield Entry(
+                **common,
+                client=client,
+                received=received.get(client, {}),
+                sent=sent.get(client, {}),
+                sha256=hashes[client],
+                spent_before=select(PRIVACY, self._visit.before.get(client, {})),
+                spent_after=select(PRIVACY, parcel.metrics),
+                consents=self._visit.consents.get(client, []),
+                withheld=self._visit.withheld.get(client, []),
+                seconds=round(parcel.metrics.get(COMPUTE_S, 0.0), 3),
+                **self._outcome(parcel, measured[client].metrics),
+                note=self._visit.failures.get(client) or remark(client, parcel),
+            )
+
+    def _outcome(
+        self, parcel: Parcel, metrics: Mapping[str, int | float]
+    ) -> dict[str, Any]:
+        """Outcome, examples, loss and score of one client."""
+        if parcel.error:
+            return {"outcome": "failed"}
+        resolved = self._visit.resolved
+        counts = [int(metrics[name]) for name in _COUNTS if name in metrics]
+        found = {
+            "outcome": "ok",
+            "examples": counts[0] if counts else None,
+            "loss": metrics.get(TRAIN_LOSS),
+        }
+        if resolved is None:
+            return found
+        metric, split = resolved.method.task.metric, resolved.method.task.headline
+        score = metrics.get(evaluation_key(split, "post_aggregation", metric))
+        if score is None:
+            return found
+        return {**found, "metric": metric, "split": split, "score": score}
+
+    def _remarks(self) -> Callable[[int, Parcel], str]:
+        """Return what says, of a client and its reply, what the method remarks."""
+        resolved = self._visit.resolved
+        method: type[Any] = resolved.method.client if resolved else object
+        has_mail = self._kind in (MessageType.TRAIN, MessageType.EVALUATE)
+        if not has_mail or not issubclass(method, Remarks):
+            return lambda *_: ""
+        remark, mail = method.remark, unpack(self._message.content)[0]
+        return lambda c, sent: remark(mail.get(c, Parcel()).arrays, sent.arrays)

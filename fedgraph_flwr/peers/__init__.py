@@ -1,1 +1,0 @@
-"""Networks of clients: who talks to whom, and how neighbours' models are weighed."""

@@ -1,0 +1,315 @@
+"""The model folder: weights, what they belong to, a card, and a hash of each file.
+
+``NAME.safetensors`` for each model, ``model.json``, ``schema.toml`` where data have
+one, ``README.md``, and ``SHA256SUMS``, which ``sha256sum -c`` reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import DataError
+from ..core.files import (
+    names_in,
+    read_arrays,
+    remove,
+    sha256_of,
+    write_arrays,
+    write_json,
+    write_text,
+)
+from ..resolve import tables
+
+_WHAT = {
+    "classes": "classifies whole graphs",
+    "binary": "answers yes or no to one or more questions about a graph",
+    "regression": "predicts one or more numbers for a graph",
+    "embedding": "gives each graph a row of numbers, its embedding",
+    "nodes": "classifies the nodes of one graph",
+}
+
+
+def write_card(about: About) -> str:
+    """Write the card, as Markdown."""
+    config = about.config
+    names = ", ".join(about.outputs) or "not known here"
+    clients = "\n".join(
+        f"| `{name}.safetensors` | {', '.join(map(str, ids))} |"
+        for name, ids in about.models.items()
+    )
+    before = "".join(
+        f"\nThe run began from `{b['model']}` of run {b['experiment']}.\n"
+        for b in about.lineage[:1]
+    )
+    return f"""# {config["method"]} on {config["dataset"]}
+
+The model {_WHAT[about.kind]}. Clients trained it by method `{config["method"]}` on
+data `{config["dataset"]}`: run `{about.experiment}`,
+{about.rounds} rounds, seed {config["seed"]}.
+{before}
+| file | clients |
+|---|---|
+{clients}
+
+- Outputs: {names}.
+- Features: {about.columns or f"`features = {config['features']}` of the run"}.
+- Scores of the run: {json.dumps(about.scores)}.
+- Every setting of the run is in `model.json`; SHA-256 of each file in `SHA256SUMS`.
+
+{_how(about)}
+
+The scores hold for data like those of the run. No graph is in this folder. Weights
+can still tell something of the graphs that they were trained on: give the folder to
+nobody who may not know that.
+"""
+
+
+def _how(about: About) -> str:
+    if about.architecture is None:
+        return f"**These weights alone do not predict:** {about.why_not}."
+    return """With this project's code, without Flower:
+
+    from fedgraph_flwr.trained import load_model
+    predictions = load_model("THIS FOLDER").predict_folder("NEW DATA")
+    predictions.write("predictions.csv")"""
+
+
+FORMAT = 1  # of model.json
+ABOUT, SUMS, CARD = "model.json", "SHA256SUMS", "README.md"
+SCHEMA = "schema.toml"
+# Keys of a run that name folders and files of the machine it ran on.
+PLACES = tuple(
+    key
+    for table in tables()
+    for key, field_ in table.config_fields().items()
+    if field_.metadata["rule"].absolute
+)
+Arrays = Mapping[str, NDArray[np.generic]]
+EMBEDDING = "embedding"  # kind of outputs that are no prediction
+KINDS = ("classes", "binary", "regression", "nodes", EMBEDDING)
+METRICS = ("accuracy", "roc-auc", "mae")
+_CURE = "copy the model folder again, whole"
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """The run and data that the weights of a folder belong to; ``model.json``.
+
+    Parameters
+    ----------
+    experiment : str
+        Name of the run's results folder.
+    config : mapping
+        The run's complete config, without folders.
+    kind : str
+        What the outputs say: a key of ``LABEL_KINDS``, or "embedding".
+    metric : str
+        What results are stated in.
+    rounds : int
+        After which the weights are.
+    outputs : list of str
+        Names of classes, of tasks, or of the columns of an embedding.
+    columns : str
+        What the features are, in words; "" where the config says all.
+    architecture : mapping, optional
+        Its widths ``num_features`` and ``num_classes``; None if the weights cannot
+        predict by themselves.
+    why_not : str
+        Why they cannot.
+    schema : str
+        Text of ``schema.toml``; "" without one.
+    models : mapping
+        The clients that have each model, by its name.
+    scores : mapping
+        Of the run; at a site its own.
+    lineage : list of mapping
+        What the run began from, and that before, newest first.
+    versions : mapping
+    rarest : str
+        Class of fewest training labels; "" if that is not known.
+    by_precision : bool
+        It is so rare that average precision, and not the metric, chose rounds.
+    """
+
+    experiment: str
+    config: Mapping[str, Any]
+    kind: str
+    metric: str
+    rounds: int
+    outputs: list[str]
+    columns: str
+    architecture: Mapping[str, Any] | None
+    why_not: str
+    models: Mapping[str, list[int]]
+    schema: str = ""
+    scores: Mapping[str, Any] = field(default_factory=dict)
+    lineage: list[Mapping[str, Any]] = field(default_factory=list)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    rarest: str = ""
+    by_precision: bool = False
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name.isprintable()
+
+
+def _are_models(models: object) -> bool:
+    """Whether each is the name of a file of the folder, with the ids of clients."""
+    return isinstance(models, dict) and all(
+        _is_name(name)
+        and Path(name).name == name
+        and isinstance(ids, list)
+        and all(type(i) is int for i in ids)
+        for name, ids in models.items()
+    )
+
+
+def _is_config(config: object) -> bool:
+    return (
+        isinstance(config, dict)
+        and all(isinstance(v, bool | int | float | str) for v in config.values())
+        and {"method", "dataset", "seed"} <= config.keys()
+        and type(config.get("privacy.edge-epsilon", 0.0)) in (int, float)
+    )
+
+
+# The folder may be a stranger's, and its hashes with it.
+_CHECKS: Mapping[str, Callable[[About], bool]] = {
+    "experiment": lambda a: _is_name(a.experiment),
+    "config": lambda a: _is_config(a.config),
+    "kind": lambda a: a.kind in KINDS,
+    "metric": lambda a: a.metric in METRICS,
+    "rounds": lambda a: type(a.rounds) is int,
+    "outputs": lambda a: isinstance(a.outputs, list) and all(map(_is_name, a.outputs)),
+    "columns": lambda a: _is_name(a.columns),
+    "architecture": lambda a: isinstance(a.architecture, dict | None),
+    "rarest": lambda a: _is_name(a.rarest),
+    "by_precision": lambda a: type(a.by_precision) is bool,
+    "why_not": lambda a: _is_name(a.why_not),
+    "models": lambda a: _are_models(a.models),
+    "lineage": lambda a: (
+        isinstance(a.lineage, list) and all(isinstance(b, dict) for b in a.lineage)
+    ),
+}
+
+
+def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Empty the keys that name folders and files of one machine."""
+    return {k: "" if k in PLACES else v for k, v in config.items()}
+
+
+def write_folder(path: Path, models: Mapping[str, Arrays], about: About) -> None:
+    """Write weights, ``model.json``, the card and the hashes, which come last.
+
+    Weights that an earlier end of the run has left, and this one has not, go.
+
+    Raises
+    ------
+    StorageError
+    """
+    remove(path / SUMS)  # the folder is none until it is whole
+    for name in names_in(path, "*.safetensors"):
+        if name.removesuffix(".safetensors") not in models:
+            remove(path / name)
+    for name, arrays in models.items():
+        write_arrays(path / f"{name}.safetensors", arrays)
+    facts = {k: v for k, v in asdict(about).items() if k != "schema"}
+    write_json(path / ABOUT, {"format": FORMAT, **facts})
+    write_text(path / CARD, write_card(about))
+    names = [*(f"{name}.safetensors" for name in models), ABOUT, CARD]
+    if about.schema:
+        write_text(path / SCHEMA, about.schema)
+        names.append(SCHEMA)
+    lines = [f"{sha256_of(path / name)}  {name}\n" for name in sorted(names)]
+    write_text(path / SUMS, "".join(lines))
+
+
+def read_about(path: Path) -> About:
+    """Read ``model.json``, checked against its hash.
+
+    Raises
+    ------
+    DataError
+        It is no model folder, was changed, or is of another version.
+    """
+    try:
+        is_model = (path / ABOUT).is_file()
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read: {error}; let this user read the folder"
+        ) from error
+    if not is_model:
+        raise DataError(
+            f"{path} is not a model folder: it has no {ABOUT}; give models/ of the"
+            " results folder of a run that has completed, or"
+            " <state-dir>/<experiment>/client-<id>/model of a site"
+        )
+    _check(path, ABOUT)
+    try:
+        values = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+        if values.pop("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        schema = ""
+        if (path / SCHEMA).is_file():
+            _check(path, SCHEMA)
+            schema = (path / SCHEMA).read_text(encoding="utf-8")
+        values["schema"] = schema
+        values = {"rarest": "", "by_precision": False, **values}  # an older one's
+        about = About(**{f.name: values[f.name] for f in fields(About)})
+        if odd := [name for name, is_fit in _CHECKS.items() if not is_fit(about)]:
+            raise ValueError(f"it has a wrong value of {', '.join(odd)}")
+        return about
+    except (
+        *(OSError, ValueError, KeyError, TypeError, AttributeError),
+        RecursionError,
+    ) as error:
+        raise DataError(
+            f"{path / ABOUT} cannot be read: {error}; use the version of this project"
+            " that wrote it"
+        ) from error
+
+
+def read_weights(
+    path: Path, about: About, name: str
+) -> tuple[str, dict[str, NDArray[Any]]]:
+    """Read name and tensors of one model, checked against their hash.
+
+    With the name "" it is the only one that is here.
+
+    Raises
+    ------
+    DataError
+        There is no such model here, or its file was changed.
+    """
+    here = [n for n in about.models if (path / f"{n}.safetensors").is_file()]
+    if not name and len(here) == 1:
+        name = here[0]
+    if name not in here:
+        raise DataError(
+            f"{path} has the models {', '.join(here) or '(none)'}, got"
+            f" {name or 'no name'}; choose one of them by --model NAME"
+        )
+    _check(path, f"{name}.safetensors")
+    return name, read_arrays(path / f"{name}.safetensors", "model", _CURE)[0]
+
+
+def _check(path: Path, name: str) -> None:
+    """Compare a file with its hash."""
+    try:
+        lines = (path / SUMS).read_text(encoding="utf-8").splitlines()
+        sums = {n: h for h, _, n in (line.partition("  ") for line in lines)}
+        found = sha256_of(path / name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path / SUMS} cannot be read: {error}; {_CURE}") from error
+    if sums.get(name) != found:
+        raise DataError(
+            f"{path / name} is not the file that {SUMS} names: its SHA-256 is"
+            f" {found[:12]}..., not {sums.get(name, 'listed')[:12]}; {_CURE}"
+        )

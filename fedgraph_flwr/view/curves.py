@@ -1,0 +1,326 @@
+"""Curves of a run, or of several: scores, updates, losses, statistics of clients.
+
+Only files are read, so a figure can be drawn again later, for a failed run too. What
+is missing is left out. matplotlib is imported where it is used: a node that only
+trains never pays for it; and ``Figure`` is used without pyplot, which keeps global
+state and may look for a display.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.tasks import POOLED
+from ..core.words import client_ranges, name_clients
+from ..results.printed import STATISTICS
+from ..results.reader import (
+    Partition,
+    Series,
+    last_clusters,
+    present_clusters,
+    read_partitions,
+    read_scores,
+    read_series,
+    read_summary,
+    split_rounds,
+    value_table,
+)
+from .style import PALETTE, bare, finish, line, new_figure, run_title, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def draw_run(run_dir: Path, _rounds: Sequence[int] | None = None) -> list[Path]:
+    """Draw scores and norms of updates over the rounds of a run.
+
+    Parameters
+    ----------
+    run_dir : Path
+        A results folder.
+
+    Returns
+    -------
+    list of Path
+        ``<metric>.png`` and ``update_norms.png``, each only if the folder has the
+        data for it.
+    """
+    summary = read_summary(run_dir)
+    partitions = read_partitions(run_dir)
+    clusters = last_clusters(summary, partitions)
+    splits = split_rounds(partitions)
+    split = str(summary.get("split", "test"))
+    metric = str(summary.get("metric", "accuracy"))
+    point, scores = read_scores(run_dir, split=split, metric=metric)
+    norms = read_series(run_dir, split="train", point="update", metric="update_norm")
+
+    drawn = []
+    if scores:
+        figure = _score_figure(
+            scores, clusters, splits, summary, metric=metric, point=point
+        )
+        drawn.append(save(figure, run_dir / f"{metric}.png"))
+    if norms:
+        figure = _norms_figure(norms, clusters, splits, summary)
+        drawn.append(save(figure, run_dir / "update_norms.png"))
+    return drawn
+
+
+def _score_figure(
+    series: Series,
+    clusters: Partition,
+    splits: list[int],
+    summary: Mapping[str, Any],
+    *,
+    metric: str,
+    point: str,
+) -> Figure:
+    rounds, values = value_table(series, list(series))
+    mean = np.nanmean(values, axis=1)
+    std = np.nanstd(values, axis=1, ddof=ddof(values))
+
+    what = f"{summary.get('split', 'test')} {metric}"
+    figure, axes = _begin(summary, f"{what}, {point.replace('_', ' ')}")
+    low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
+    if len(series) > 1:
+        axes.fill_between(
+            rounds,
+            low,
+            high,
+            color="0.90",
+            linewidth=0,
+            label="all clients, min to max",
+        )
+        axes.fill_between(
+            rounds,
+            np.maximum(mean - std, low),
+            np.minimum(mean + std, high),
+            color="0.80",
+            linewidth=0,
+            label="±1 std over clients",
+        )
+    shown = present_clusters(clusters, series)
+    for k, members in shown.items() if len(shown) > 1 else ():
+        at, of_members = value_table(series, members)
+        axes.plot(
+            at,
+            np.nanmean(of_members, axis=1),
+            alpha=0.9,
+            linewidth=1.6 if len(members) > 1 else 0.9,
+            label=_cluster_label(k, members),
+            **line(k),
+        )
+    whose = "all clients together" if list(series) == [POOLED] else "mean over clients"
+    axes.plot(rounds, mean, color="black", linewidth=2.4, label=whose)
+    axes.set_ylabel(what)
+    if summary.get("larger_is_better", True):
+        axes.set_ylim(max(0.0, low.min() - 0.05), min(1.02, high.max() + 0.05))
+    else:  # an error, of any unit
+        axes.set_ylim(0.0, 1.05 * high.max())
+    finish(axes, rounds, splits)
+    return figure
+
+
+def _norms_figure(
+    series: Series, clusters: Partition, splits: list[int], summary: Mapping[str, Any]
+) -> Figure:
+    figure, axes = _begin(
+        summary, "norm of each client's update, coloured by its final cluster"
+    )
+    shown = present_clusters(clusters, series)
+    for k, members in shown.items():
+        label: str | None = _cluster_label(k, members)
+        for client in members:
+            axes.plot(
+                list(series[client]),
+                list(series[client].values()),
+                linewidth=1.2,
+                alpha=0.85,
+                label=label,
+                **line(k),
+            )
+            label = None  # one legend entry per cluster
+    for client in sorted(
+        set(series) - {c for members in shown.values() for c in members}
+    ):
+        axes.plot(
+            list(series[client]),
+            list(series[client].values()),
+            linewidth=1.0,
+            color="0.6",
+            label=f"client {client}, in no cluster",
+        )
+    axes.set_ylabel("L2 norm of the update")
+    axes.set_ylim(bottom=0)
+    finish(axes, sorted({t for of in series.values() for t in of}), splits)
+    return figure
+
+
+def _begin(summary: Mapping[str, Any], what: str) -> tuple[Figure, Axes]:
+    facts = [
+        what,
+        f"{summary.get('num_clients', '?')} clients",
+        f"split seed {summary.get('split_seed', '?')}",
+    ]
+    score = (summary.get("final") or {}).get("mean")
+    if score is not None:
+        facts.append(f"final mean {score:.3f}")
+    if summary.get("adjusted_rand_index") is not None:
+        facts.append(f"planted groups: ARI {summary['adjusted_rand_index']:.2f}")
+    return new_figure(run_title(summary), "; ".join(facts))
+
+
+def _cluster_label(k: int, members: Sequence[int]) -> str:
+    if len(client_ranges(members)) > 18:
+        return f"cluster {k}: {len(members)} clients"
+    return f"cluster {k}: {name_clients(members)}"
+
+
+def ddof(values: NDArray[np.float64]) -> int:
+    """1 as everywhere in the results, unless a round has a single client."""
+    return int((np.isfinite(values).sum(axis=1) > 1).all())
+
+
+_Curve = tuple[list[int], NDArray[np.float64]]  # rounds, (num_rounds, num_clients)
+
+
+def draw_losses(rows: Mapping[str, Sequence[Path]], out: Path) -> Path | None:
+    """Draw mean and standard deviation over clients of the loss on their test sets.
+
+    Parameters
+    ----------
+    rows : mapping
+        Label -> results folders of one data set and split, one per seed. A client's
+        loss in a round is its mean over seeds.
+    out : Path
+        PNG file to write.
+
+    Returns
+    -------
+    Path or None
+        ``out``, or None when no row has the losses of two rounds.
+
+    Source
+    ------
+    Figure 4 of Xie et al. 2021, arXiv:2106.13423.
+    """
+    curves = {label: _curve(runs) for label, runs in rows.items()}
+    kept = {label: of for label, of in curves.items() if len(of[0]) > 1}
+    if not kept:
+        return None
+    read = [read_summary(run) for label in kept for run in rows[label]]
+    return save(_loss_figure(kept, read), out)
+
+
+def _curve(runs: Sequence[Path]) -> _Curve:
+    """Read each client's loss as received, mean over the seeds of a row."""
+    tables = [
+        read_series(r, split="test", point="post_aggregation", metric="loss")
+        for r in runs
+    ]
+    clients = sorted(set().union(*tables))
+    joined = {
+        c: {
+            t: float(np.mean([of[c][t] for of in tables]))
+            for t in tables[0].get(c, {})
+            if all(t in of.get(c, {}) for of in tables)
+        }
+        for c in clients
+    }
+    return value_table(joined, clients)
+
+
+def _loss_figure(
+    curves: Mapping[str, _Curve], summaries: Sequence[Mapping[str, object]]
+) -> Figure:
+    seeds = ", ".join(sorted({str(s.get("seed")) for s in summaries}))
+    first = summaries[0]
+    figure, axes = new_figure(
+        f"Test loss over rounds, {first.get('dataset')}",
+        f"mean ± std over {first.get('num_clients')} clients, models as received;"
+        f" seeds {seeds}; split seed {first.get('split_seed')}",
+    )
+    for k, (label, (at, values)) in enumerate(curves.items()):
+        mean = np.nanmean(values, axis=1)
+        std = np.nanstd(values, axis=1, ddof=ddof(values))
+        style = line(k)
+        low = np.maximum(mean - std, 0)
+        axes.fill_between(
+            at, low, mean + std, color=style["color"], alpha=0.12, linewidth=0
+        )
+        axes.plot(at, mean, linewidth=1.6, label=label, **style)
+    axes.set_ylabel("test loss")
+    axes.set_ylim(bottom=0)
+    finish(axes, sorted({t for at, _ in curves.values() for t in at}), [])
+    return figure
+
+
+_PANELS = {
+    "num_graphs": "graphs",
+    "nodes_per_graph": "nodes per graph",
+    "degree": "mean degree",
+    "homophily": "edge homophily",
+}
+
+
+def draw_statistics(run_dir: Path, rounds: Sequence[int] | None = None) -> list[Path]:  # noqa: ARG001
+    """Draw class shares, sizes, degrees and homophily of each client.
+
+    Returns
+    -------
+    list of Path
+        ``statistics.png``; nothing without ``statistics.csv``, or if nobody told
+        anything that is drawn.
+    """
+    path = run_dir / STATISTICS
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as handle:
+        rows = [row for row in csv.DictReader(handle) if row["num_graphs"]]
+    if not rows:
+        return []
+    from matplotlib.figure import Figure
+
+    names = [row["client"] for row in rows]
+    counts = [c for c in rows[0] if c.startswith("count_")]
+    wanted = _PANELS if counts else {"mean_0": "mean of the first target", **_PANELS}
+    panels = [p for p in wanted if any(row.get(p) for row in rows)]
+    if "num_graphs" in panels and all(row["num_graphs"] == "1" for row in rows):
+        panels.remove("num_graphs")
+    width = len(panels) + bool(counts)
+    if not width:
+        return []
+    figure = Figure(figsize=(2.6 * width, 1.0 + 0.3 * len(rows)))
+    axes = figure.subplots(1, width, sharey=True, squeeze=False)[0]
+    if counts:
+        _draw_shares(axes[0], names, [[_value(r[c]) for c in counts] for r in rows])
+    for at, panel in zip(axes[width - len(panels) :], panels, strict=True):
+        at.barh(names, [_value(row[panel]) for row in rows], color=PALETTE[0])
+        at.set_xlabel(wanted[panel])
+    axes[0].set_ylabel("client")
+    axes[0].invert_yaxis()
+    for at in axes:
+        bare(at)
+    figure.set_layout_engine("constrained")
+    return [save(figure, run_dir / "statistics.png")]
+
+
+def _draw_shares(axes: Axes, names: list[str], counts: list[list[float]]) -> None:
+    """Draw a bar for each client, divided into its classes or targets."""
+    begins = [0.0] * len(names)
+    for k in range(len(counts[0])):
+        shares = [row[k] / (sum(row) or 1.0) for row in counts]
+        axes.barh(names, shares, left=begins, color=PALETTE[k % len(PALETTE)])
+        begins = [a + b for a, b in zip(begins, shares, strict=True)]
+    axes.set_xlabel("share of each class")
+
+
+def _value(text: str) -> float:
+    return float(text) if text else 0.0

@@ -1,0 +1,50 @@
+"""Figures of a results folder: one list, for the end of a run and for later.
+
+``python -m simulations.figures`` draws them again. A new figure is a function of a
+folder and of rounds in a module of this package, and an entry of ``DRAWERS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .curves import draw_run, draw_statistics
+from .embedding import draw_embeddings
+from .matrices import draw_network, draw_relations, draw_site_tasks, draw_task_relations
+
+Drawer = Callable[[Path, Sequence[int] | None], list[Path]]
+
+DRAWERS: tuple[Drawer, ...] = (
+    draw_run,
+    draw_relations,
+    draw_network,
+    draw_task_relations,
+    draw_embeddings,
+    draw_site_tasks,
+    draw_statistics,
+)
+
+
+def draw_all(folder: Path, rounds: Sequence[int] | None = None) -> list[Path]:
+    """Draw every figure that a folder has the data for.
+
+    Parameters
+    ----------
+    folder : Path
+        A results folder, or a client's folder below ``state-dir``.
+    rounds : sequence of int, optional
+        Rounds of figures that show a single round. If left out: each figure's own
+        choice, which is that of the end of a run.
+
+    Returns
+    -------
+    list of Path
+        The files drawn.
+
+    Raises
+    ------
+    DataError
+        A client's folder lacks one of ``rounds``, or a file of it is unreadable.
+    """
+    return [path for draw in DRAWERS for path in draw(folder, rounds)]

@@ -1,0 +1,393 @@
+"""The report of runs: one HTML file that opens offline, in any browser.
+
+It has no scripts and loads nothing. Everything in it comes from results folders.
+``python -m simulations.report`` makes it of several runs; a run makes its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from logging import WARNING
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from flwr.common.logger import log
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from ..core.files import write_text
+from ..core.tasks import POOLED
+from ..core.words import name_clients, score_text, visible
+from ..results.printed import describe_unscored, score_lines
+from ..results.provenance import DIRTY
+from ..results.reader import (
+    REPORT,
+    GainUnit,
+    Series,
+    blaming,
+    last_clusters,
+    split_rounds,
+)
+from .charts import MOST_BARS, Line, bar_chart, cluster_chart, colour, line_chart
+from .gather import RunView, gather, replay_command
+from .html_template import PAGE, STYLE
+
+__all__ = ["REPORT", "write_own_report", "write_report"]
+
+
+_MOST_LINES = 60  # clients that have a line of their own
+_MOST_ROWS = 200  # of a table
+_LONGEST = 600  # characters of a text that a site wrote
+_MEGABYTE = 1e6
+
+
+def render(views: Sequence[RunView]) -> str:
+    """Write the page of runs as HTML."""
+    pages = Environment(autoescape=True, undefined=StrictUndefined)
+    pages.filters["plain"] = _plain
+    runs = [_run(i, view) for i, view in enumerate(views, start=1)]
+    return pages.from_string(PAGE).render(
+        style=Markup(STYLE),
+        title=runs[0]["title"] if len(runs) == 1 else f"{len(runs)} runs",
+        runs=runs,
+        together=_together(views),
+        notes=_notes(views),
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+def _plain(value: object) -> str:
+    """One line without control characters or changes of direction, cut if long."""
+    text = visible(" ".join(str(value).split()))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text)})"
+
+
+def _run(number: int, view: RunView) -> dict[str, Any]:
+    summary = view.summary
+    clusters = [m for m in last_clusters(summary, view.partitions) if m]
+    if all(len(members) == 1 for members in clusters):  # each client is by itself
+        clusters = []
+    lines = _score_lines(view.scores, clusters)
+    return {
+        "id": f"run{number}",
+        "title": view.title,
+        "name": view.path.name,
+        "status": view.status,
+        "error": summary.get("error"),
+        "outweighing": summary.get("outweighing"),
+        "headline": _headline(view),
+        "facts": _facts(view),
+        "scores": line_chart(
+            lines,
+            name=f"{view.split} {view.metric} over rounds",
+            y_label=f"{view.split} {view.metric}",
+            marks=split_rounds(view.partitions),
+        ),
+        "point": view.point.replace("_", " "),
+        "legend": _legend(lines),
+        "left_out": max(0, len(view.scores) - _MOST_LINES),
+        "score_rows": _score_rows(view.scores),
+        "cluster_chart": cluster_chart(view.partitions, name="clusters over rounds")
+        if clusters
+        else "",
+        "many": sum(map(len, clusters)) > MOST_BARS,
+        "most_bars": MOST_BARS,
+        "ari": summary.get("adjusted_rand_index"),
+        "gain": _gain(view),
+        "is_alone": view.summary.get("method") == "local",
+        "rules": _rules(summary),
+        "class_lines": [*score_lines(summary), *describe_unscored(summary)],
+        "clients": _clients(view)[:_MOST_ROWS],
+        "bytes": _bytes(view),
+        "bytes_chart": _bytes_chart(view),
+        "time_chart": _time_chart(view),
+        "times": _times(view),
+        "privacy": summary.get("privacy"),
+        "failures": summary.get("failures", [])[:_MOST_ROWS],
+        "num_failures": len(summary.get("failures", [])),
+        "fresh_starts": summary.get("fresh_starts", [])[:_MOST_ROWS],
+        "sites": summary.get("sites") or {},
+        "config": sorted(view.config.items()),
+        "replay": visible(replay_command(view.config)),
+        "weights": summary.get("weights_sha256") if _is_repeatable(summary) else None,
+        "origin": _origin(summary),
+        "more_rows": _MOST_ROWS,
+    }
+
+
+def _headline(view: RunView) -> dict[str, str] | None:
+    row = view.summary.get(view.rule) if view.rule else None
+    if not row or row.get("mean") is None:
+        return None
+    is_pooled = str(POOLED) in row["per_client"]
+    whose = "all clients together" if is_pooled else "unweighted mean over clients"
+    spread = (
+        f" ± {score_text(row['std'], 3)}" if row.get("std") and not is_pooled else ""
+    )
+    return {
+        "value": f"{score_text(row['mean'], 3)}{spread}",
+        "what": f"{view.split} {view.metric}, {whose}",
+        "protocol": f"rule {view.rule}: {row['protocol']}",
+        "spread": "± is the standard deviation over clients" if spread else "",
+    }
+
+
+def _facts(view: RunView) -> list[tuple[str, str]]:
+    planned = view.config.get("num-server-rounds", "?")
+    found = [
+        ("clients", view.fact("num_clients")),
+        ("rounds", f"{view.rounds_done} of {planned}"),
+        ("sent up", f"{_moved(view, 'up'):.1f} MB"),
+        ("sent down", f"{_moved(view, 'down'):.1f} MB"),
+        ("wall time", f"{sum(w for w, _ in view.seconds.values()):.1f} s"),
+        ("failures", str(len(view.summary.get("failures", [])))),
+        ("split seed", view.fact("split_seed")),
+    ]
+    num_clients = view.summary.get("num_clients")
+    if 1 < view.summary.get("num_clusters", 0) != num_clients:
+        found.insert(2, ("clusters", str(view.summary["num_clusters"])))
+    return found
+
+
+def _moved(view: RunView, direction: str) -> float:
+    sizes = (n for (d, _), n in view.bytes_of.items() if d == direction)
+    return sum(sizes) / _MEGABYTE
+
+
+def mean_line(series: Series, clients: Sequence[int]) -> list[tuple[float, float]]:
+    """Unweighted mean over the clients that have a value, round by round."""
+    rounds = sorted({t for c in clients for t in series[c]})
+    return [(t, fmean(series[c][t] for c in clients if t in series[c])) for t in rounds]
+
+
+def _score_lines(series: Series, clusters: Sequence[Sequence[int]]) -> list[Line]:
+    """Draw clients thin, clusters in colours, the mean thick and last."""
+    several = len(series) > 1
+    lines = [
+        Line(f"client {c}", sorted(series[c].items()), "client")
+        for c in [*series][:_MOST_LINES]
+        if several
+    ]
+    for k, members in enumerate(clusters if len(clusters) > 1 else []):
+        present = [c for c in members if c in series]
+        if present:
+            label = f"cluster {k}: {name_clients(present)}"
+            lines.append(Line(label, mean_line(series, present), colour(k)))
+    label = "mean over clients" if several else "score"
+    return [*lines, Line(label, mean_line(series, list(series)), "mean")]
+
+
+def _legend(lines: Sequence[Line]) -> list[tuple[str, str]]:
+    """Style and label of each kind of line."""
+    kinds = [(ln.style, ln.label) for ln in reversed(lines) if ln.style != "client"]
+    clients = [("client", "single clients")] if len(kinds) < len(lines) else []
+    return kinds + clients
+
+
+def _score_rows(series: Series) -> list[list[str]]:
+    rounds = sorted({t for of in series.values() for t in of})
+    rows = []
+    for t in rounds[-_MOST_ROWS:]:
+        values = [of[t] for of in series.values() if t in of]
+        found = (fmean(values), min(values), max(values))
+        rows.append([str(t), *map(score_text, found), str(len(values))])
+    return rows
+
+
+def _gain(view: RunView) -> dict[str, Any] | None:
+    if view.gain is None:
+        return None
+    unit = GainUnit.of(view.summary, view.metric)
+    scaled = {c: unit.factor * g for c, g in view.gain.per_client.items()}
+    tied = sum(math.isclose(g, 0, abs_tol=1e-9) for g in scaled.values())
+    lost = sum(g < -1e-9 for g in scaled.values())
+    worst = min(scaled, key=lambda c: (scaled[c], c))
+    words = (
+        f"{len(scaled) - tied - lost} of {len(scaled)} clients gained, {lost} lost,"
+        f" {tied} tied. The mean gain is {unit.as_text(fmean(scaled.values()))}"
+        f" {unit.name}; client {worst} has the lowest, {unit.as_text(scaled[worst])}."
+    )
+    if len(scaled) > MOST_BARS:
+        words += f" The chart has the {MOST_BARS // 2} highest and lowest."
+    name, of = "gain of each client over training alone", f"gain in {unit.name}"
+    chart = bar_chart(scaled, name=name, unit=of, as_text=unit.as_text)
+    found = {"partner": view.gain.partner, "rule": view.gain.rule}
+    return {**found, "words": words, "chart": chart}
+
+
+def _rules(summary: Mapping[str, Any]) -> list[list[str]]:
+    rows = []
+    for rule in summary.get("rules") or []:
+        row = summary[rule]
+        cells = [score_text(row[k]) for k in ("mean", "std", "min", "max")]
+        rows.append([rule, *cells, row["protocol"]])
+    return rows
+
+
+def _clients(view: RunView) -> list[list[str]]:
+    """Client, its site, examples and score by each rule."""
+    summary = view.summary
+    of_rules = [summary[rule]["per_client"] for rule in summary.get("rules") or []]
+    site_of = {c: s for s, of in (summary.get("sites") or {}).items() for c in of}
+    sizes = summary.get("num_examples") or {}
+    return [
+        [str(c), site_of.get(c, ""), str(sizes[str(c)])]
+        + [score_text(of.get(str(c))) for of in of_rules]
+        for c in sorted(map(int, sizes))
+    ]
+
+
+def _bytes(view: RunView) -> list[list[str]]:
+    total = sum(view.bytes_of.values()) or 1
+    order = sorted(view.bytes_of.items(), key=lambda item: (-item[1], item[0]))
+    return [
+        [direction, record, f"{size:,}", f"{100 * size / total:.1f} %"]
+        for (direction, record), size in order
+    ]
+
+
+def _bytes_chart(view: RunView) -> Markup:
+    labels = "up", "down"
+    at = {
+        t: [of.get(d, 0) / _MEGABYTE for d in labels] for t, of in view.bytes_at.items()
+    }
+    return _pair_chart(at, labels, "megabytes per round", "MB per round")
+
+
+def _time_chart(view: RunView) -> Markup:
+    labels = "wall time", "computing, all clients"
+    return _pair_chart(view.seconds, labels, "seconds per round", "s")
+
+
+def _pair_chart(
+    at: Mapping[int, Sequence[float]], labels: Sequence[str], name: str, y_label: str
+) -> Markup:
+    lines = [
+        Line(words, [(t, at[t][k]) for t in sorted(at)], colour(k))
+        for k, words in enumerate(labels)
+    ]
+    return line_chart(lines, name=name, y_label=y_label, from_zero=True)
+
+
+def _times(view: RunView) -> list[tuple[str, str]]:
+    wall, computing = (sum(s[k] for s in view.seconds.values()) for k in (0, 1))
+    found = [("wall time", wall), ("computing of all clients", computing)]
+    if "overhead_s" in view.summary:
+        found.append(("no client was computing", view.summary["overhead_s"]))
+    return [(words, f"{seconds:.1f} s") for words, seconds in found]
+
+
+def _is_repeatable(summary: Mapping[str, Any]) -> bool:
+    """Whether the command alone gives the run's weights again.
+
+    It does not bring back what stopped a run or a client, nor the secret of a site
+    from which noise was drawn, nor code that no commit names, as after a resume with
+    other code.
+    """
+    spent = ((summary.get("privacy") or {}).get("per_client") or {}).values()
+    return (
+        summary.get("status") == "completed"
+        and not summary.get("failures")
+        and not summary.get("fresh_starts")
+        and not any(s.get("secret") for s in spent)
+        and not str(summary.get("git_commit")).endswith(DIRTY)
+    )
+
+
+def _origin(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    names = ("git_commit", "run_id", "split_hash", "finished_utc", "weights_sha256")
+    found = [(n.replace("_", " "), str(summary[n])) for n in names if summary.get(n)]
+    return found + sorted((summary.get("versions") or {}).items())
+
+
+def _together(views: Sequence[RunView]) -> dict[str, Any] | None:
+    """Put several runs side by side: a table, and a chart for each metric."""
+    if len(views) < 2:
+        return None
+    rows = []
+    for i, view in enumerate(views, start=1):
+        head = _headline(view) or {"value": "-", "protocol": "-"}
+        moved = (_moved(view, direction) for direction in ("up", "down"))
+        numbers = *moved, sum(w for w, _ in view.seconds.values())
+        cells = [view.status, head["value"], head["protocol"].partition(":")[0]]
+        cells += [value for _, value in _facts(view)[:2]]
+        cells += [f"{number:.1f}" for number in numbers]
+        rows.append({"id": f"run{i}", "title": view.title, "cells": cells})
+    charts = []
+    groups: dict[tuple[str, str, str], list[tuple[int, RunView]]] = {}
+    for i, view in enumerate(views, start=1):
+        key = view.fact("dataset"), view.split, view.metric
+        groups.setdefault(key, []).append((i, view))
+    for (dataset, split, metric), members in groups.items():
+        lines = [
+            Line(f"run {i}: {v.title}", mean_line(v.scores, list(v.scores)), colour(k))
+            for k, (i, v) in enumerate(members)
+        ]
+        name = f"{dataset}: mean {split} {metric} over rounds"
+        chart = line_chart(lines, name=name, y_label=f"mean {split} {metric}")
+        legend = [(line.style, line.label) for line in lines]
+        charts.append({"name": name, "chart": chart, "legend": legend})
+    return {"rows": rows, "charts": charts}
+
+
+def _notes(views: Sequence[RunView]) -> list[str]:
+    """Say what a reader must know before comparing runs."""
+    notes = []
+    splits: dict[str, set[str]] = {}
+    for view in views:
+        if found := view.summary.get("split_hash"):
+            splits.setdefault(view.fact("dataset"), set()).add(str(found))
+    notes += [
+        f"The runs on {dataset} have {len(found)} different splits: their scores are"
+        " not paired."
+        for dataset, found in splits.items()
+        if len(found) > 1
+    ]
+    if len(views) > 1:
+        notes.append(
+            "Differences between single runs say little. Intervals over seeds:"
+            " python -m simulations.compare."
+        )
+    return notes
+
+
+def write_report(folders: Sequence[Path], out: Path) -> Path:
+    """Write the report of runs, in the order of ``folders``.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Results folders; a run that goes on or was killed is shown as far as it came.
+    out : Path
+        HTML file to write.
+
+    Raises
+    ------
+    DataError
+        A folder is no results folder, or a file of it is not what a run writes.
+    StorageError
+        ``out`` cannot be written.
+    """
+    views = gather(folders)
+    with blaming(*folders):
+        page = render(views)
+    write_text(out, page)
+    return out
+
+
+def write_own_report(folder: Path) -> None:
+    """Write a finished run's report into its folder; warn if that cannot be done."""
+    try:
+        write_report([folder], folder / REPORT)
+    except Exception as error:  # a picture must not fail hours of training
+        log(
+            WARNING,
+            "no %s in %s: %s: %s; all other results are written",
+            REPORT,
+            folder,
+            type(error).__name__,
+            error,
+        )

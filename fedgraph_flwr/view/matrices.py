@@ -1,0 +1,361 @@
+"""Heat maps and networks: who is related to whom, how tasks relate, who talks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import DataError
+from ..results.pooled import Omega, as_omega, correlation, read_covariances, read_rounds
+from ..results.reader import read_matrices, read_npz, read_summary
+from .style import GREY, PALETTE, bare, line, run_title, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+_Matrices: TypeAlias = Mapping[int, NDArray[np.float64]]
+_WORDS = {"R": "relatedness R", "q": "weights q"}
+_MAX_TICKS = 20  # clients that are numbered along the edge
+
+
+def draw_relations(run_dir: Path, _rounds: Sequence[int] | None = None) -> list[Path]:
+    """Draw the matrices between clients that a run stored.
+
+    Returns
+    -------
+    list of Path
+        ``relatedness.png`` where the method relates clients, ``weights.png`` where it
+        weighs their models; for each the first and the last round, and between them
+        the spread off the diagonal and the diagonal.
+    """
+    summary, drawn = read_summary(run_dir), []
+    for name, stem in (("R", "relatedness"), ("q", "weights")):
+        matrices = read_matrices(run_dir, name)
+        if matrices:
+            figure = _relation_figure(name, matrices, summary)
+            drawn.append(save(figure, run_dir / f"{stem}.png"))
+    return drawn
+
+
+def _relation_figure(
+    name: str, matrices: _Matrices, summary: Mapping[str, Any]
+) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.5, 3.9), dpi=150, layout="constrained")
+    left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1, 1.25])
+    shown = [min(matrices), max(matrices)]
+    off = np.concatenate([_off_diagonal(matrices[t]) for t in shown])
+    off = off[np.isfinite(off)]
+    # The diagonal of R is 1 by definition: colours are for the rest.
+    low, high = (off.min(), off.max()) if len(off) and name == "R" else (0.0, 1.0)
+    for axes, t in zip((left, middle), shown, strict=True):
+        drawn = axes.imshow(matrices[t], vmin=low, vmax=max(high, low + 1e-9))
+        axes.set_title(f"round {t}", fontsize=10)
+        _number(axes, len(matrices[t]))
+    figure.colorbar(drawn, ax=[left, middle], shrink=0.8)
+    _change(right, name, matrices)
+    figure.suptitle(
+        f"{_WORDS[name]}: {run_title(summary)}",
+        x=0.01,
+        ha="left",
+        fontsize=12,
+        fontweight="bold",
+    )
+    return figure
+
+
+def _change(axes: Axes, name: str, matrices: _Matrices) -> None:
+    """Draw how far entries off the diagonal spread; for weights also the diagonal."""
+    rounds = sorted(matrices)
+    rest = [_off_diagonal(matrices[t]) for t in rounds]
+    curves = {"mean off the diagonal": _over(rest, np.mean)}
+    if name == "q":
+        diagonals = [np.diag(matrices[t]) for t in rounds]
+        curves["mean own weight"] = _over(diagonals, np.mean)
+        sums = [np.nansum(matrices[t], axis=0) / len(matrices[t]) for t in rounds]
+        curves["largest share in all averages"] = _over(sums, np.max)
+    low, high = _over(rest, np.min), _over(rest, np.max)
+    axes.fill_between(rounds, low, high, color="0.88", label="range off the diagonal")
+    for k, (label, values) in enumerate(curves.items()):
+        axes.plot(rounds, values, label=label, **line(k))
+    axes.set_xlabel("communication round")
+    axes.grid(color="0.93")
+    axes.legend(fontsize=8, frameon=False)
+    bare(axes)
+    axes.tick_params(colors=GREY)
+
+
+def _over(rows: Sequence[NDArray[np.float64]], what: Any) -> list[float]:
+    """Apply ``what`` to the finite numbers of each row; NaN if there are none."""
+    kept = [row[np.isfinite(row)] for row in rows]
+    return [float(what(row)) if len(row) else np.nan for row in kept]
+
+
+def _off_diagonal(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    return matrix[~np.eye(len(matrix), dtype=bool)]
+
+
+def _number(axes: Axes, num_clients: int) -> None:
+    ticks = range(0, num_clients, 1 + num_clients // _MAX_TICKS)
+    axes.set_xticks(ticks)
+    axes.set_yticks(ticks)
+    axes.set_xlabel("client")
+    axes.tick_params(labelsize=8)
+
+
+_MAX_NAME = 26  # letters; SIDER has names of 67
+_COLUMNS = 4
+
+
+def draw_task_relations(
+    run_dir: Path, rounds: Sequence[int] | None = None
+) -> list[Path]:
+    """Draw Omega of each client as correlations of tasks.
+
+    Parameters
+    ----------
+    run_dir : Path
+        A results folder.
+    rounds : sequence of int, optional
+        If left out: the last that was kept.
+
+    Returns
+    -------
+    list of Path
+        ``task-covariance-round-<t>.png`` of each round that has a readable file.
+    """
+    kept = read_rounds(run_dir)
+    summary = read_summary(run_dir)
+    drawn = []
+    for server_round in kept[-1:] if rounds is None else rounds:
+        if covariances := read_covariances(run_dir, server_round):
+            figure = _task_figure(covariances, summary, server_round)
+            name = f"task-covariance-round-{server_round:06d}.png"
+            drawn.append(save(figure, run_dir / name))
+    return drawn
+
+
+def draw_site_tasks(folder: Path, rounds: Sequence[int] | None = None) -> list[Path]:
+    """Draw Omega of one client from what a run with sealed letters left at its site.
+
+    The relay of such a run has no Omega to draw.
+
+    Parameters
+    ----------
+    folder : Path
+        The client's folder below ``state-dir``, with ``omega-<round>.npz``.
+    rounds : sequence of int, optional
+        If left out: the last.
+
+    Returns
+    -------
+    list of Path
+        ``omega-<round>.png`` of each round, beside the file; none if the folder is no
+        such folder.
+
+    Raises
+    ------
+    DataError
+        The folder lacks one of the rounds, or a file is unreadable.
+    """
+    kept = site_rounds(folder)
+    wanted = sorted(kept)[-1:] if rounds is None else rounds
+    if kept and not set(wanted) <= set(kept):
+        raise DataError(
+            f"{folder} has omega of rounds {sorted(kept)}, asked for {list(wanted)};"
+            " ask for rounds that it has"
+        )
+    return [_draw_site_file(kept[t]) for t in wanted if t in kept]
+
+
+def site_rounds(folder: Path) -> dict[int, Path]:
+    """Find the files with Omega that a sealed run left at a site, by round."""
+    files = {p.stem.removeprefix("omega-"): p for p in folder.glob("omega-*.npz")}
+    return {int(n): files[n] for n in sorted(files) if n.isdecimal()}
+
+
+def _draw_site_file(path: Path) -> Path:
+    try:
+        file = read_npz(path)
+        omega = as_omega(file["task_ids"], file["omega"])
+        own, names = file["own_ids"].tolist(), file["tasks"].tolist()
+        client, server_round = int(path.parent.name.split("-")[1]), int(path.stem[6:])
+    except (DataError, ValueError, TypeError, LookupError) as error:
+        raise DataError(
+            f"{path} does not hold relations of tasks ({error!r}); give"
+            " omega-<round>.npz of a client's folder below state-dir, of a run whose"
+            " letters are sealed"
+        ) from error
+    summary = {
+        "method": f"client {client}",
+        "dataset": path.parents[1].name,  # the name of the run
+        "tasks": names,
+        "owned_tasks": {str(client): own},
+    }
+    figure = _task_figure({client: omega}, summary, server_round)
+    return save(figure, path.with_suffix(".png"))
+
+
+def _task_figure(
+    covariances: Mapping[int, Omega], summary: Mapping[str, Any], server_round: int
+) -> Figure:
+    from matplotlib.figure import Figure
+
+    shown = sorted({t for ids, _ in covariances.values() for t in ids})
+    given = summary.get("tasks") or []
+    names = [_short(given[t] if t < len(given) else f"task {t}") for t in shown]
+    columns = min(_COLUMNS, len(covariances))
+    rows = math.ceil(len(covariances) / columns)
+    side = max(1.9, 0.17 * len(shown))
+    figure = Figure(
+        figsize=(2.6 + columns * (side + 0.25), 2.9 + rows * (side + 0.35)),
+        dpi=150,
+        layout="constrained",
+    )
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for axes in panels.flat[len(covariances) :]:
+        axes.set_axis_off()
+    owned = summary.get("owned_tasks") or {}
+    image = None
+    for axes, (client, omega) in zip(panels.flat, covariances.items(), strict=False):
+        image = _panel(axes, omega, shown)
+        axes.set_title(f"client {client}", fontsize=9, loc="left")
+        _frame_own(axes, shown, owned.get(str(client), []))
+    for axes in panels[:, 0]:
+        axes.set_yticks(range(len(shown)), names, fontsize=5.5)
+    for axes in panels[-1, :]:
+        axes.set_xticks(range(len(shown)), names, fontsize=5.5, rotation=90)
+    assert image is not None
+    bar = figure.colorbar(image, ax=panels, fraction=0.02, pad=0.01)
+    bar.ax.tick_params(labelsize=7)
+    figure.suptitle(
+        f"How tasks relate: {run_title(summary)}, round {server_round}\n",
+        fontsize=11,
+        fontweight="bold",
+        x=0.01,
+        ha="left",
+    )
+    figure.text(
+        0.01,
+        1 - 0.40 / figure.get_figheight(),
+        "correlation of heads in each client's Omega; framed: its own tasks; grey: not"
+        " known to it",
+        fontsize=7.5,
+        color=GREY,
+        va="center",
+    )
+    return figure
+
+
+def _panel(axes: Axes, omega: Omega, shown: Sequence[int]) -> Any:
+    """Draw correlations of ``shown`` tasks; tasks that Omega lacks stay grey."""
+    ids, values = omega
+    table = np.full((len(shown), len(shown)), math.nan)
+    at = [shown.index(t) for t in ids]
+    table[np.ix_(at, at)] = correlation(values)
+    np.fill_diagonal(table, math.nan)  # always 1: it would only hide the rest
+    axes.set_facecolor("0.85")
+    return axes.imshow(table, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
+
+
+def _frame_own(axes: Axes, shown: Sequence[int], own: Sequence[int]) -> None:
+    from matplotlib.patches import Rectangle
+
+    for task in own:
+        if task in shown:
+            corner = shown.index(task) - 0.5
+            axes.add_patch(
+                Rectangle((corner, corner), 1, 1, fill=False, color="black", lw=0.8)
+            )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _MAX_NAME else name[: _MAX_NAME - 1] + "…"
+
+
+def draw_network(run_dir: Path, _rounds: Sequence[int] | None = None) -> list[Path]:
+    """Draw ``network.png`` if the run's clients had a network of their own."""
+    facts = read_summary(run_dir).get("network")
+    if not facts:
+        return []
+    return [draw_facts(facts, run_dir / "network.png")]
+
+
+def draw_facts(facts: Mapping[str, Any], path: Path) -> Path:
+    """Draw the network that ``results.network.facts_of`` describes.
+
+    Clients that reach each other have one colour; those that are gone are hollow.
+    """
+    return save(_network_figure(facts), path)
+
+
+def _network_figure(facts: Mapping[str, Any]) -> Figure:
+    import networkx as nx
+    from matplotlib.figure import Figure
+
+    gone = set(facts["dropped_out"])
+    colour = {
+        c: PALETTE[k % len(PALETTE)]
+        for k, part in enumerate(facts["rest"])
+        for c in part
+    }
+    graph = nx.Graph()
+    graph.add_nodes_from(sorted({*gone, *colour}))
+    graph.add_edges_from(map(tuple, facts["edges"]))
+    place = nx.circular_layout(graph)
+    figure = Figure(figsize=(5, 5.3), layout="constrained", dpi=150)
+    axes = figure.add_subplot()
+    for one, other in graph.edges:
+        is_cut = bool({one, other} & gone)
+        axes.plot(
+            *zip(place[one], place[other], strict=True),
+            color="0.8" if is_cut else GREY,
+            linestyle=":" if is_cut else "-",
+            linewidth=1.2,
+            zorder=1,
+        )
+    for client, (x, y) in place.items():
+        is_gone = client in gone
+        axes.scatter(
+            x,
+            y,
+            s=420,
+            facecolor="white" if is_gone else colour[client],
+            edgecolor=GREY if is_gone else "white",
+            zorder=2,
+        )
+        axes.annotate(
+            str(client),
+            (x, y),
+            ha="center",
+            va="center",
+            color=GREY if is_gone else "white",
+            fontsize=10,
+        )
+    axes.set_title(_title(facts), fontsize=10)
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    axes.margins(0.15)
+    return figure
+
+
+def _title(facts: Mapping[str, Any]) -> str:
+    lines = [
+        f"{facts['kind']}, spectral gap {facts['spectral_gap']:.3f}"
+        f" ({facts['weights']} weights)"
+    ]
+    if facts["dropped_out"]:
+        gone = ", ".join(map(str, facts["dropped_out"]))
+        state = "connected" if facts["rest_is_connected"] else "not connected"
+        lines.append(f"gone: {gone}; the rest is {state}")
+    elif not facts["is_connected"]:
+        lines.append(f"{len(facts['rest'])} parts that never hear of each other")
+    return "\n".join(lines)

@@ -1,0 +1,313 @@
+"""Words of a study's tables: cells, captions and notes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedgraph_flwr.results.selection import PROTOCOLS
+
+from ..markup import Sheet
+from .differences import NOT_SHOWN, Difference, from_start, pair
+from .result_file import RULES, START, Result
+from .studies import OWN_START, Study, StudyTable
+
+NONE = "-"
+LEAST = "least "
+LEAST_ERROR = 0.01
+_INTERVALS = {
+    "t": "Student's t",
+    "split-t": "Student's t",
+    "corrected-t": "Student's t, corrected for what splits of one data set share",
+    "corrected-t-nodes": "Student's t, corrected for what splits of one graph share",
+}
+_SPREADS = {
+    "runs": "mean ± std (ddof 1) over pairs of run seed and split seed",
+    "clients": (
+        "mean over clients of each client's mean over runs ± mean over clients of each"
+        " client's std (ddof 1) over runs"
+    ),
+}
+_SHARED = " over the means of splits, as pairs on one split share it"
+Rows = Mapping[str, Sequence[Result]]
+Cells = list[tuple[str, str]]  # heading and cell
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """One table in words: its title, then sheets and paragraphs in order."""
+
+    title: str
+    parts: Sequence[Sheet | str]
+
+
+def by_row(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """Sort results by row."""
+    rows: dict[str, list[Result]] = {}
+    for result in results:
+        rows.setdefault(result.row, []).append(result)
+    return rows
+
+
+def make_reports(study: Study, found: Rows) -> list[Report]:
+    """Word all tables that show a row which no earlier table shows as fully."""
+    reports = []
+    shown: set[tuple[str, tuple[str, ...]]] = set()
+    for table in study.tables:
+        columns = tuple(table.columns)
+        if new := {(r, columns) for r in table.rows if r in found} - shown:
+            shown |= new
+            reports.append(make_report(study, table, found))
+    return reports
+
+
+def make_report(study: Study, table: StudyTable, found: Rows) -> Report:
+    """Word one table: scores, differences, protocol."""
+    rows = [row for row in table.rows if row in found]
+    columns = _columns(study, table)
+    lines = [_row_cells(study, row, found[row], columns) for row in rows]
+    parts: list[Sheet | str] = [_sheet(lines)]
+    if missing := [row for row in table.rows if row not in found]:
+        parts.append(f"Not run: {', '.join(missing)}.")
+    differences = [_difference_cells(study, a, b, found) for a, b in table.differences]
+    if kept := [cells for cells in differences if cells]:
+        parts.append(_sheet(kept))
+    results = [r for row in rows for r in found[row]]
+    parts.append(_protocol(study, results))
+    notes = [*_notes(study, {row: found[row] for row in rows}), *table.notes]
+    return Report(title=table.title, parts=[*parts, *(f"Note: {n}" for n in notes)])
+
+
+def rule_words(rules: Iterable[str]) -> str:
+    """Say what each rule means."""
+    return "Rules: " + "; ".join(
+        f"`{rule}`, {PROTOCOLS[rule].replace(';', ',')}" for rule in rules
+    )
+
+
+def subtract(a: str, b: str, measure: str, found: Rows) -> Difference | None:
+    """Subtract row ``b``, or the start of ``a``; None if nothing can be subtracted."""
+    if a not in found or b not in (*found, OWN_START):
+        return None
+    if b != OWN_START:
+        return pair(found[a], found[b], measure)
+    return from_start(found[a], measure)
+
+
+def _columns(study: Study, table: StudyTable) -> dict[str, str]:
+    """Headings and measures of a table's columns; the study's rule goes first."""
+    found: dict[str, str] = {}
+    for heading, measure in (table.columns or study.columns).items():
+        if measure != "rules":
+            found[heading] = measure
+            continue
+        ordered = sorted(
+            RULES, key=lambda rule: (rule != study.rule, RULES.index(rule))
+        )
+        found |= {rule: rule for rule in ordered}
+        if OWN_START in {b for _, b in table.differences}:
+            found[OWN_START] = START
+    return found
+
+
+def _row_cells(
+    study: Study, row: str, results: Sequence[Result], columns: Mapping[str, str]
+) -> Cells:
+    target = study.targets.get(row)
+    published = {m for t in study.targets.values() for m in t.scores}
+    headings = {measure: heading for heading, measure in columns.items()}
+    ours = [(heading, _cell(study, m, results)) for heading, m in columns.items()]
+    papers = [
+        (
+            "paper" if len(published) == 1 else f"paper {headings[m]}",
+            _paper(target.scores.get(m) if target else None),
+        )
+        for m in columns.values()
+        if m in published
+    ]
+    return [("row", row), *ours, *papers]
+
+
+def _cell(study: Study, measure: str, results: Sequence[Result]) -> str:
+    if measure == "pairs":
+        return str(len(results))
+    if measure == "seeds":
+        return ", ".join(map(str, sorted({r.seed for r in results})))
+    if measure == "rounds":
+        return _span([result.rounds for result in results])
+    if measure == "epsilon":
+        epsilons = sorted({result.edge_epsilon for result in results})
+        return " or ".join(f"{e:g}" if e else NONE for e in epsilons)
+    if measure == "wall_s":
+        return f"{statistics.median(r.wall_s for r in results):.0f}"
+    if study.spread == "clients" and measure in RULES:
+        return _client_score([r.clients.get(measure, {}) for r in results])
+    known = [
+        r.scores[m] for r in results if (m := measure.removeprefix(LEAST)) in r.scores
+    ]
+    if len(known) < len(results):
+        return NONE
+    if measure == "clusters":
+        return _span([int(value) for value in known])
+    return f"{min(known):.4f}" if measure.startswith(LEAST) else _score(known)
+
+
+def _score(values: Sequence[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.4f}{spread}"
+
+
+def _client_score(runs: Sequence[Mapping[int, float]]) -> str:
+    """Mean of clients' means and of their stds, over clients that every run has."""
+    common = sorted(set(runs[0]).intersection(*runs))
+    if not common:
+        return NONE
+    of_clients = [[run[client] for run in runs] for client in common]
+    mean = statistics.fmean(statistics.fmean(values) for values in of_clients)
+    if len(runs) < 2:
+        return f"{mean:.4f}"
+    std = statistics.fmean(statistics.stdev(values) for values in of_clients)
+    return f"{mean:.4f} ± {std:.4f}"
+
+
+def _difference_cells(study: Study, a: str, b: str, found: Rows) -> Cells:
+    """Cells of one difference; empty if nothing can be subtracted."""
+    difference = subtract(a, b, study.rule, found)
+    if difference is None:
+        return []
+    is_over_local = b.startswith("local")
+    target = study.targets.get(a)
+    least, count = (target.gain if target and is_over_local else None) or (None, None)
+    gains = difference.gains if is_over_local else ()
+    also = (
+        (
+            f"{heading} points [95 %]",
+            _points_or_none(subtract(a, b, m, found), study.interval),
+        )
+        for heading, m in study.also.items()
+    )
+    return [
+        ("difference", f"{a} - {b}"),
+        ("pairs", str(difference.num_pairs)),
+        ("points [95 %]", _points_or_none(difference, study.interval)),
+        ("by split", " ".join(f"{m:+.1f}" for m in difference.by_split()) or NONE),
+        *also,
+        ("verdict", common_verdict(study, a, b, found) if study.verdicts else NONE),
+        ("smallest gain", f"{min(gains) / 100:+.4f}" if gains else NONE),
+        ("paper's smallest", NONE if least is None else f"{least:+.4f}"),
+        ("not worse", _not_worse(difference) if gains else NONE),
+        ("paper's not worse", NONE if count is None else str(count)),
+        ("paper", _published(study, a, b)),
+    ]
+
+
+def _not_worse(difference: Difference) -> str:
+    """Count the clients that gain or tie, e.g. ``"5/10 (4 tied)"``."""
+    tied = f" ({difference.num_tied} tied)" if difference.num_tied else ""
+    return f"{difference.num_not_worse}/{len(difference.gains)}{tied}"
+
+
+def common_verdict(study: Study, a: str, b: str, found: Rows) -> str:
+    """Say what the study's rule and all of ``also`` say; not shown if they differ."""
+    words = {
+        (difference or Difference((), ())).verdict(study.interval)
+        for measure in (study.rule, *study.also.values())
+        for difference in [subtract(a, b, measure, found)]
+    }
+    return words.pop() if len(words) == 1 else NOT_SHOWN
+
+
+def _points_or_none(difference: Difference | None, kind: str) -> str:
+    return (
+        points_text(difference, kind) if difference and difference.num_pairs else NONE
+    )
+
+
+def points_text(difference: Difference, kind: str) -> str:
+    """Write a mean difference and its interval: ``+1.20 [-0.35, +2.75]``."""
+    low, high = difference.interval(kind)
+    interval = NONE if math.isnan(low) else f"[{low:+.2f}, {high:+.2f}]"
+    return f"{difference.mean:+.2f} {interval}"
+
+
+def _published(study: Study, a: str, b: str) -> str:
+    """Write the paper's difference of two rows in points."""
+    targets = [study.targets.get(row) for row in (a, b)]
+    scores = [t.scores[study.rule][0] for t in targets if t and study.rule in t.scores]
+    return f"{100 * (scores[0] - scores[1]):+.2f}" if len(scores) == 2 else NONE
+
+
+def _paper(score: tuple[float, float | None] | None) -> str:
+    if score is None:
+        return NONE
+    value, spread = score
+    return f"{value:.4f}" + ("" if spread is None else f" ± {spread:g}")
+
+
+def _sheet(lines: Sequence[Cells]) -> Sheet:
+    """Make a sheet without its empty columns."""
+    used = {name for cells in lines for name, cell in cells if cell != NONE}
+    headings = [name for name, _ in lines[0] if name in used]
+    return Sheet(
+        headings=headings,
+        is_text=[
+            k == 0 or h == "seeds" or "verdict" in h for k, h in enumerate(headings)
+        ],
+        cells=[[cell for name, cell in cells if name in used] for cells in lines],
+    )
+
+
+def _protocol(study: Study, results: Sequence[Result]) -> str:
+    seeds: dict[tuple[int, str], set[int]] = {}
+    for r in results:
+        seeds.setdefault((r.split_seed, r.split_hash), set()).add(r.seed)
+    words = "; ".join(
+        f"{', '.join(map(str, sorted(of_split)))} on split {found} (split seed {split})"
+        for (split, found), of_split in sorted(seeds.items())
+    )
+    is_shared = len(seeds) > 1 and max(map(len, seeds.values())) > 1
+    over = _SHARED if is_shared or study.interval == "split-t" else ""
+    commits = ", ".join(sorted({r.commit for r in results if r.commit}))
+    return (
+        f"Protocol: rule {study.rule}; {_SPREADS[study.spread]}. Seeds {words}."
+        f" Intervals over pairs: {_INTERVALS[study.interval]}{over}."
+        + (f" Commits {commits}." if commits else "")
+        + (f" Paper: {study.paper}." if study.paper else "")
+    )
+
+
+def _notes(study: Study, rows: Rows) -> list[str]:
+    """State the notes that a reader must not overlook."""
+    notes = []
+    for row, results in rows.items():
+        for words, count in Counter(r.inert for r in results if r.inert).items():
+            notes.append(f"{row} {words} ({count} of {len(results)} runs).")
+        for rule in RULES if study.spread == "clients" else ():
+            known = [set(r.clients.get(rule, {})) for r in results]
+            if missing := sorted(
+                known[0].union(*known) - known[0].intersection(*known)
+            ):
+                notes.append(
+                    f"{row}, {rule}: clients {missing} are missing in at least one"
+                    " run and left out."
+                )
+    if errors := [r for of in rows.values() for r in of if r.is_error]:
+        notes.append(
+            "scores are errors; a point is 0.01 of their unit, and a negative"
+            " difference is an improvement."
+        )
+    if any(0 < r.scores.get(m, 0) < LEAST_ERROR for r in errors for m in RULES):
+        notes.append(
+            f"some errors are below {LEAST_ERROR:g}, of which these tables show few"
+            " digits or none, and differences below 1e-6 count as ties: give the"
+            " labels a smaller unit, and run again."
+        )
+    return notes
+
+
+def _span(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}-{high}"
