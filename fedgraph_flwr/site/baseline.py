@@ -11,12 +11,19 @@ this site. Nobody else is told.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import logging
 import math
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import re
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,18 +32,22 @@ from scipy.optimize import brentq
 from scipy.special import stdtrit
 from scipy.stats import norm
 
+import datasets
+from simulations.inline import run_inline
+
 from ..core.config import RunSettings
 from ..core.errors import ConfigError, DataError
+from ..core.files import whole_folder
 from ..core.plugins import named_in
+from ..core.rules import Value, read_toml, shown
 from ..core.tasks import GRAPH_EMBEDDING
-from ..node.node_config import PLUGINS
+from ..node.node_config import PLUGINS, check_plugins
 from ..registry import METHODS
-from ..resolve import defaults, resolve
+from ..resolve import Resolved, defaults, resolve
+from ..results.model_files import FOLDER
 from ..trained import load_model
 from ..trained.model import SCALED, Predictions, check_plugin
 from ..trained.model_folder import PLACES, read_about
-from .check_data import read
-from .check_link import add_run_config, keep, read_run_config, run_one
 
 LEVEL = 0.95
 NUM_DRAWS = 2000
@@ -380,10 +391,12 @@ def _train(config: dict[str, Any], client: int, args: argparse.Namespace) -> Non
     alone = {**shared, **{k: v for k, v in config.items() if k in keys}}
     alone |= {"method": "local", "dry-run": False}
     resolved = resolve({**defaults(), **alone})
-    read(resolved, args.folder, client, args.cache_dir)  # says what is wrong in full
+    settings = own_settings(resolved, args.folder, args.cache_dir)
+    datasets.check_hosted(settings, [client])
+    datasets.load_partition(settings, client)  # says what is wrong in full
     own = {"cache-dir": args.cache_dir, PLUGINS: ",".join(named_in(alone).values())}
-    with run_one(alone, args.folder, client, own) as trial:
-        keep(trial.model, args.out)
+    with run_one(alone, args.folder, client, own) as (_, kept):
+        keep(kept, args.out)
     about, model = read_about(args.out), load_model(args.out, cache_dir=args.cache_dir)
     found = model.predict_test(args.folder, client=client)
     rare = rare_items(found)
@@ -438,3 +451,144 @@ def _tell(gain: Gain, *, as_json: bool) -> None:
         "The interval is for new items like these, and for these two models; another"
         " split or another seed of training is not in it."
     )
+
+
+# A run of this site's own clients alone, in this process ------------------------------
+
+# What Flower's commands take of a text: keys and values. All else they pass over.
+_PAIR = re.compile(r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|\S+)")
+
+
+def add_run_config(parser: argparse.ArgumentParser) -> None:
+    """Describe the option that :func:`read_run_config` reads."""
+    parser.add_argument(
+        "--run-config", nargs="+", default=[], metavar="CONFIG",
+        help="the run config of the run, as for flwr run: text or a TOML file",
+    )  # fmt: skip
+
+
+def parse_config(given: list[str], option: str) -> dict[str, Any]:
+    """Read keys and values as Flower's commands do: a TOML file, or texts.
+
+    Raises
+    ------
+    ConfigError
+        Or a text has what Flower passes over, without a word.
+    """
+    if len(given) == 1 and given[0].endswith(".toml"):
+        return dict(_flat(read_toml(Path(given[0]).expanduser())))
+    text = " ".join(given)
+    if left := " ".join(_PAIR.sub(" ", text).replace(",", " ").split()):
+        raise ConfigError(
+            f"{option} has {shown(left)}, which Flower leaves out without a word; write"
+            " key=value without spaces around =, pairs separated by spaces, texts in"
+            " quotes without quotes inside; or give one TOML file"
+        )
+    table: dict[str, Any] = {}
+    try:
+        for part in given:
+            lines = [f"{key} = {value}" for key, value in _PAIR.findall(part)]
+            table |= tomllib.loads("\n".join(lines))
+    except ValueError as error:
+        raise ConfigError(
+            f"{option} cannot be read: {error}; texts stand in double quotes"
+        ) from error
+    return dict(_flat(table))
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def read_run_config(
+    given: list[str], node: Mapping[str, Any] = MappingProxyType({})
+) -> Resolved:
+    """Read and check a run config, as ``flwr run --run-config`` takes it.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, ``resolve`` refuses it, or it names a plug-in that a site
+        with this node-config does not import.
+    """
+    config = {**defaults(), **parse_config(given, "--run-config")}
+    check_plugins(config, node)
+    return resolve(config)
+
+
+def own_settings(resolved: Resolved, folder: Path, cache_dir: str) -> RunSettings:
+    """Return settings of a run that reads this folder, and leaves out bad rows."""
+    place = str(folder.expanduser().absolute())
+    settings = resolved.settings
+    return replace(settings, data_dir=place, cache_dir=cache_dir, csv_bad_rows="skip")
+
+
+@contextlib.contextmanager
+def run_one(
+    config: Mapping[str, Value], folder: Path, client: int, own: Mapping[str, str]
+) -> Iterator[tuple[Path, Path]]:
+    """Run one client as its SuperNode does, on the data of ``folder``.
+
+    Gives the results folder and the model folder that the client keeps. Both go after
+    use.
+
+    Parameters
+    ----------
+    config : mapping
+        Run config; folders in it are left out.
+    folder : path
+    client : int
+    own : mapping
+        Further keys of the site's node-config.
+
+    Raises
+    ------
+    FedGraphError
+        As a run does.
+    """
+    logger = logging.getLogger("flwr")
+    resolved = resolve({**defaults(), **config, **dict.fromkeys(PLACES, "")})
+    with tempfile.TemporaryDirectory(prefix="fedgraph-") as scratch:
+        node = {
+            "clients": str(client),
+            "data-path": str(folder.expanduser().absolute()),
+            "state-dir": f"{scratch}/state",
+            **own,
+        }
+        run_config = {
+            **resolved.to_config(),
+            "results-dir": f"{scratch}/results",
+            "client-fraction": 1.0,
+            "held-out-clients": "",
+            "evaluate-on": "own",
+        }
+        before = logger.level
+        logger.setLevel(logging.WARNING)  # the lines of a run are not a command's
+        try:
+            results = run_inline(run_config, node_configs=[node], only=[client])
+        finally:
+            logger.setLevel(before)
+        kept = Path(scratch) / "state" / results.name / f"client-{client}" / FOLDER
+        yield results, kept
+
+
+def keep(model: Path, out: Path) -> None:
+    """Copy a model folder to a place that is free, whole or not at all.
+
+    Raises
+    ------
+    ConfigError
+        There is something already, or it cannot be written.
+    """
+    try:
+        with whole_folder(out) as partial:
+            shutil.copytree(model, partial)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {out} cannot be written: {error}; choose a folder that is not there"
+            " yet, on a disk with room"
+        ) from error

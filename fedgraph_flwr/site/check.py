@@ -7,31 +7,56 @@ sees a connection and, with a key, a SuperNode that signs on and off at once.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+import tomllib
 from collections.abc import Mapping
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 import datasets
 
-from ..core.data import GraphPartition
-from ..core.errors import ConfigError, FedGraphError, PolicyError
+from ..agreement import name_classes
+from ..core.config import RunSettings
+from ..core.data import SPLITS, GraphPartition, GraphSet
+from ..core.errors import ConfigError, FedGraphError
+from ..core.files import project_root
+from ..core.process import choose_device
+from ..core.words import shortened
 from ..node.introduce import check_elsewhere
-from ..node.node_config import check_keys, check_node, hosted_clients
-from ..node.policy import agree_at, policy_of
+from ..node.node_config import PLUGINS, POLICY, check_keys, check_node, hosted_clients
+from ..node.policy import Policy, agree_at, policy_of
 from ..resolve import Resolved, defaults, resolve
-from . import check_data, check_machine
-from .check_link import Link, add_run_config, check_link, parse_config, read_run_config
-from .findings import (
-    OK,
-    PROBLEM,
-    SKIPPED,
-    Finding,
-    as_json,
-    as_table,
-    exit_code,
-    look,
+from ..results.dry_run import REPORT
+from .baseline import (
+    add_run_config,
+    own_settings,
+    parse_config,
+    read_run_config,
+    run_one,
 )
+from .check_link import check_link
+from .findings import Findings
+
+_GIB = 2**30
+_LEAST_MEMORY, _LEAST_DISK = 2 * _GIB, 2 * _GIB  # torch alone takes half a GiB
+_PIN = re.compile(r"([A-Za-z0-9._-]+)==([^+;\s]+)")
+_FEW = 10  # test items, below which a score says nothing
+# And of a class with less than a third; of many labels, mostly rare, each has some.
+_FEW_OF_CLASS = {"classes": 5, "nodes": 5, "binary": 1}
+_USE = {"train": "train", "val": "validate", "test": "test"}
+_SHOWN = 5  # of rows that name nodes or graphs which are in no table
+_PLAIN = "fedavg"  # stands in for a method that one client cannot run alone
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,35 +88,176 @@ def run(args: argparse.Namespace) -> int:
     """Look at everything that was asked for; print the findings."""
     if not args.line_mbit > 0:
         raise ConfigError(f"--line-mbit must be > 0, got {args.line_mbit}")
-    node = parse_config([args.node_config], "--node-config")
-    found = look("versions", check_machine.versions, "run this in a clone")
-    resolved: Resolved | None = None
-    if args.run_config:
-        resolved = read_run_config(args.run_config, node)
-    device = resolved.settings.device if resolved else "auto"
-    found += look("device", lambda: check_machine.device(device), "see nvidia-smi")
-    found += _state(node)
-    if cache := node.get("cache-dir"):
-        folder = datasets.cache_root(str(cache))
-        found += look(
-            "cache folder", lambda: check_machine.cache_folder(folder), "see it"
-        )
-    found += [
-        Finding(what="run", state=OK, found=f"note: {words}")
-        for words in (resolved.warnings if resolved else ())
-    ]
-    found += _link(args)
-    agreed = _node(args, node, resolved)
-    found += agreed
+    node, table = parse_config([args.node_config], "--node-config"), Findings()
+    resolved = read_run_config(args.run_config, node) if args.run_config else None
+    with table.looking("versions", "run this in a clone"):
+        look_at_versions(table)
+    with table.looking("device", "see nvidia-smi"):
+        _look_at_device(table, resolved.settings.device if resolved else "auto")
+    _look_at_folders(table, node)
+    for words in resolved.warnings if resolved else ():
+        table.add("run", f"note: {words}")
+    check_link(table, args)
+    policy = _look_at_node(table, args, node, resolved)
     if resolved is None and (resolved := _by_schema(args)):
         words = "note: no --run-config; the schema says what is read, and fedavg trains"
-        found += [Finding(what="run", state=OK, found=words)]
+        table.add("run", words)
         hosted = ",".join(map(str, range(resolved.settings.num_clients)))
         node = {"cache-dir": node.get("cache-dir", ""), "clients": hosted}
-    with check_data.rows_are_findings():
-        found += _data(args, node, resolved, agrees=exit_code(agreed) == 0)
-    print(as_json(found) if args.json else as_table(found))
-    return exit_code(found)
+    with ExitStack() as stack:  # of rows that are left out no warning: a finding
+        logger = logging.getLogger("flwr.fedgraph")
+        logger.addFilter(_is_other)
+        stack.callback(logger.removeFilter, _is_other)
+        _look_at_data(table, args, node, resolved, policy)
+    print(table.as_json() if args.json else table.as_text())
+    return table.exit_code
+
+
+def _is_other(record: logging.LogRecord) -> bool:
+    return getattr(record, "about", "") != datasets.LEFT_OUT
+
+
+# The machine ------------------------------------------------------------------------
+
+
+def look_at_versions(table: Findings) -> None:
+    """Compare the packages that a site runs with the pins of ``constraints.txt``.
+
+    A folder from Flower Hub has no pins, as the Hub takes no such file.
+    """
+    root = project_root()
+    pinned = root / "constraints.txt"
+    pins: dict[str, str] = {}
+    if pinned.exists():
+        pins = dict(_PIN.findall(pinned.read_text(encoding="utf-8")))
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [re.split(r"[\[<>=~! ]", d)[0] for d in project["project"]["dependencies"]]
+    have, odd = {}, []
+    for name in wanted:
+        try:
+            have[name] = importlib.metadata.version(name).partition("+")[0]
+        except importlib.metadata.PackageNotFoundError:
+            odd.append(f"{name} missing")
+    odd += [
+        f"{n} {v}, pinned {pins[n]}" for n, v in have.items() if v != pins.get(n, v)
+    ]
+    if odd:
+        how = "pip install -c constraints.txt ." if pins else "pip install ."
+        cure = f"{how}, in the environment of the SuperNode"
+        table.add("versions", "; ".join(odd), cure)
+        return
+    as_pinned = "as pinned" if pins else "here; this folder has no constraints.txt"
+    table.add("versions", f"{len(wanted)} packages {as_pinned}, flwr {have['flwr']}")
+
+
+def _look_at_device(table: Findings, name: str) -> None:
+    """Say where clients would train, and how much memory is free there."""
+    chosen, free = choose_device(name), _free_memory()
+    found = f"{chosen}, {free / _GIB:.1f} GiB of memory free"
+    if chosen.type == "cuda":
+        on_gpu, total = torch.cuda.mem_get_info(chosen)
+        found += f"; {torch.cuda.get_device_name(chosen)}, {on_gpu / _GIB:.1f} of"
+        found += f" {total / _GIB:.1f} GiB free"
+    cure = f"free memory: {_LEAST_MEMORY / _GIB:.0f} GiB is the least to start with"
+    table.add("device", found, cure if free < _LEAST_MEMORY else "")
+
+
+def _free_memory() -> int:
+    """Bytes that processes can still have (Linux)."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def _look_at_folders(table: Findings, node: Mapping[str, Any]) -> None:
+    if given := str(node.get("state-dir", "")):
+        with table.looking("state folder", "see it"):
+            _look_at_state(table, Path(given))
+    else:
+        table.skip("state folder", "--node-config 'state-dir=\"/abs/path\"'")
+    if given := str(node.get("cache-dir", "")):
+        with table.looking("cache folder", "see it"):
+            if (folder := datasets.cache_root(given)).exists():
+                _look_at_owner(table, "cache folder", folder, "be read")
+
+
+def _look_at_state(table: Findings, folder: Path) -> None:
+    """Whether private state can be written, only its owner reads it, and has room."""
+    what, place, own = "state folder", folder, f"{os.getuid()}:{os.getgid()}"
+    if not folder.is_absolute():
+        cure = "give an absolute path: a SuperNode starts anywhere"
+        table.add(what, f"{folder} is a relative path", cure)
+        return
+    while not place.exists():
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"x")
+    except OSError as error:
+        user = f"-o {os.getuid()} -g {os.getgid()}"
+        table.add(
+            what,
+            f"{place} cannot be written as the user of the SuperNode ({own}):"
+            f" {error.strerror}",
+            f"as root: install -d -m 700 {user} {folder}; or choose another state-dir",
+        )
+        return
+    if folder.exists():
+        _look_at_owner(table, what, folder, "be written,")
+    else:
+        cure = f"mkdir -m 700 -p {folder}, as the user of the SuperNode ({own})"
+        table.add(what, f"{folder} is not there yet", cure)
+    free = shutil.disk_usage(place).free
+    cure = f"make room: {_LEAST_DISK / _GIB:.0f} GiB is the least"
+    found = f"{free / _GIB:.1f} GiB free on the disk of {folder}"
+    table.add("disk", found, cure if free < _LEAST_DISK else "")
+
+
+def _look_at_owner(table: Findings, what: str, folder: Path, may: str) -> None:
+    """Whether the user of this process alone can look into a folder."""
+    mode, owner = folder.stat(), os.getuid()
+    if not mode.st_mode & 0o077 and mode.st_uid == owner:
+        table.add(what, f"{folder} can {may} by its owner alone")
+        return
+    found = f"{folder} has mode {mode.st_mode & 0o777:o}: others can read it"
+    if mode.st_uid != owner:
+        found = f"{folder} belongs to user {mode.st_uid}, this is {owner}"
+    table.add(
+        what, found, f"chown {owner}:{os.getgid()} {folder} && chmod 700 {folder}"
+    )
+
+
+# What the site agrees to --------------------------------------------------------------
+
+
+def _look_at_node(
+    table: Findings,
+    args: argparse.Namespace,
+    node: Mapping[str, Any],
+    resolved: Resolved | None,
+) -> Policy | None:
+    """Whether the site agrees to the run; return its policy, if that can be read."""
+    what, policy = "node-config", None
+    if not node:
+        table.skip(what, "--node-config 'clients=\"0\" ...'")
+        return None
+    with table.looking(what, "correct that file, or --node-config"):
+        if strange := check_keys(node):
+            cure = "see keys of a SuperNode in docs/configuration.md"
+            table.add(what, f"keys {', '.join(strange)} mean nothing here", cure)
+            return None
+        policy = policy_of(node)
+        if resolved is None:
+            check_node(node)
+            found = "keys are known; without --run-config nothing says if they allow it"
+            table.add(what, found)
+            return policy
+        own = {"data-path": str(args.folder)} if args.folder else {}
+        config = {**defaults(), **resolved.to_config()}
+        _, hosted = agree_at({**node, **own}, policy, config)
+        ids = ", ".join(map(str, hosted))
+        table.add(what, f"hosts client(s) {ids}, and allows this run")
+    return policy
 
 
 def _by_schema(args: argparse.Namespace) -> Resolved | None:
@@ -103,7 +269,7 @@ def _by_schema(args: argparse.Namespace) -> Resolved | None:
     except FedGraphError:
         return None  # if it is there, a finding says so
     config = {
-        "method": "fedavg",
+        "method": _PLAIN,
         "dataset": schema.dataset,
         "csv-label-kind": schema.target_kind,
         "num-clients": datasets.count_clients(args.folder),
@@ -112,160 +278,226 @@ def _by_schema(args: argparse.Namespace) -> Resolved | None:
     return resolve({**defaults(), **config})
 
 
-def _skipped(what: str, option: str) -> list[Finding]:
-    cure = f"add {option}"
-    return [Finding(what=what, state=SKIPPED, found="nothing to look at", cure=cure)]
+# The data ---------------------------------------------------------------------------
 
 
-def _state(node: Mapping[str, Any]) -> list[Finding]:
-    if not node.get("state-dir"):
-        return _skipped("state folder", "--node-config 'state-dir=\"/abs/path\"'")
-    folder = Path(str(node["state-dir"]))
-    return look("state folder", lambda: check_machine.state_folder(folder), "see it")
-
-
-def _link(args: argparse.Namespace) -> list[Finding]:
-    if not args.superlink:
-        return _skipped("SuperLink", "--superlink HOST:PORT --root-certificates ca.crt")
-    link = Link(
-        superlink=args.superlink,
-        root_certificates=args.root_certificates,
-        key=args.auth_supernode_private_key,
-        insecure=args.insecure,
-    )
-    found = look("SuperLink", lambda: check_link(link), "check the options")
-    if link.key is None:
-        found += _skipped("key", "--auth-supernode-private-key FILE")
-    return found
-
-
-def _node(
-    args: argparse.Namespace, node: Mapping[str, Any], resolved: Resolved | None
-) -> list[Finding]:
-    """Whether the node-config can be read, and the site agrees to the run."""
-    if not node:
-        return _skipped("node-config", "--node-config 'clients=\"0\" ...'")
-
-    def see() -> list[Finding]:
-        strange = check_keys(node)
-        if strange:
-            found = f"keys {', '.join(strange)} mean nothing here"
-            cure = "see keys of a SuperNode in docs/configuration.md"
-            return [Finding(what="node-config", state=PROBLEM, found=found, cure=cure)]
-        policy = policy_of(node)
-        if resolved is None:
-            check_node(node)
-            found = "keys are known; without --run-config nothing says if they allow it"
-            return [Finding(what="node-config", state=OK, found=found)]
-        own = {"data-path": str(args.folder)} if args.folder else {}
-        config = {**defaults(), **resolved.to_config()}
-        _, hosted = agree_at({**node, **own}, policy, config)
-        found = f"hosts client(s) {', '.join(map(str, hosted))}, and allows this run"
-        return [Finding(what="node-config", state=OK, found=found)]
-
-    return look("node-config", see, "correct that file, or --node-config")
-
-
-def _data(
+def _look_at_data(
+    table: Findings,
     args: argparse.Namespace,
     node: Mapping[str, Any],
     resolved: Resolved | None,
-    *,
-    agrees: bool,
-) -> list[Finding]:
-    if resolved is None:
-        if args.folder and not args.folder.exists():
-            words, cure = f"there is no {args.folder}", "correct FOLDER"
-            return [Finding(what="data", state=PROBLEM, found=words, cure=cure)]
-        cure = '--schema FILE, or --run-config \'method="..." dataset="..."\''
-        found = _schema(args, args.folder) if args.folder else []
-        return found or _skipped("data", cure)
+    policy: Policy | None,
+) -> None:
+    """Look at schemas and each client's data; if all is well train one round."""
     given = args.folder or node.get("data-path")
-    if given is None and datasets.reads_files(resolved.settings):
-        return _skipped("data", "FOLDER")
-    folder, cache_dir = Path(str(given or "/")), str(node.get("cache-dir", ""))
-    count = resolved.settings.num_clients
+    if args.folder and not args.folder.exists():
+        table.add("data", f"there is no {args.folder}", "correct FOLDER")
+        return
+    if given:
+        _look_at_schema(table, args.schema, Path(given))
+    if resolved is None:
+        if not table.fails("schema"):
+            how = '--schema FILE, or --run-config \'method="..." dataset="..."\''
+            table.skip("data", how)
+        return
+    if not given and datasets.reads_files(resolved.settings):
+        table.skip("data", "FOLDER")
+        return
     try:
+        count = resolved.settings.num_clients
         hosted = hosted_clients(node, count) if "clients" in node else [0]
     except ConfigError:
-        return []  # node-config has said so
-    found = _schema(args, folder) if given else []
-    kind, held_out = datasets.label_kind(resolved.settings), resolved.settings.held_out
-
-    def see(client: int) -> list[Finding]:
-        partition = check_data.read(resolved, folder, client, cache_dir)
-        check_elsewhere(resolved, partition)
-        return [
-            *check_data.describe(partition, kind, held_out),
-            *_allowed(node, resolved, partition),
-            *check_data.left_out(resolved, folder, client, cache_dir),
-        ]
-
+        return  # node-config has said so
+    cache_dir = str(node.get("cache-dir", ""))
+    settings = own_settings(resolved, Path(given or "/"), cache_dir)
     for client in hosted:
-        found += look(
-            f"data of client {client}" if len(hosted) > 1 else "data",
-            partial(see, client),
-            "correct the data",
-        )
-    if any(f.state != OK for f in found if f.what.startswith(("data", "rows"))):
-        return found
-    return found + look(
-        "training",
-        lambda: check_data.one_round(
-            resolved,
-            folder,
-            hosted[0],
-            # A policy that refuses the run has been named.
-            node if agrees else {"cache-dir": cache_dir},
-            mbit=args.line_mbit,
-        ),
-        "see the message",
-    )
+        what = f"data of client {client}" if len(hosted) > 1 else "data"
+        with table.looking(what, "correct the data"):
+            datasets.check_hosted(settings, [client])
+            partition = datasets.load_partition(settings, client)
+            check_elsewhere(resolved, partition)
+            _describe(table, partition, resolved)
+            _look_at_rows(table, settings, client, resolved.settings.csv_bad_rows)
+            if policy is not None:
+                policy.check_data(resolved, partition)
+    if not table.fails("data", "rows"):
+        # A policy that refuses the run has been named.
+        own = {"cache-dir": cache_dir} if table.fails("node-config") else node
+        with table.looking("training", "see the message"):
+            _train_one_round(table, args, resolved, hosted[0], own)
 
 
-def _allowed(
-    node: Mapping[str, Any], resolved: Resolved, partition: GraphPartition
-) -> list[Finding]:
-    """Whether the policy lets a client with so few examples take part."""
-    try:
-        policy = policy_of(node)
-    except PolicyError:
-        return []  # node-config has said so
-    try:
-        policy.check_data(resolved, partition)
-    except PolicyError as error:
-        cure = "change the policy, or have the run without this client"
-        return [Finding(what="data", state=PROBLEM, found=str(error), cure=cure)]
-    return []
-
-
-def _schema(args: argparse.Namespace, folder: Path) -> list[Finding]:
+def _look_at_schema(table: Findings, shared: Path | None, folder: Path) -> None:
     """Whether the site's schemas can be read, and its own is the shared one."""
-
-    def read(path: Path) -> list[Finding]:
-        datasets.read_schema(path)
-        return []
-
-    broken = [
-        finding
-        for pattern in ("schema.toml", "[!._]*/schema.toml")
-        for path in sorted(folder.glob(pattern))
-        for finding in look("schema", partial(read, path), "correct it")
-    ]
-    if broken or args.schema is None or folder.is_file():
-        return broken
-    own, cure = folder / "schema.toml", f"cp {args.schema} {folder / 'schema.toml'}"
-
-    def see() -> list[Finding]:
-        shared = datasets.read_schema(args.schema)
+    for pattern in ("schema.toml", "[!._]*/schema.toml"):
+        for path in sorted(folder.glob(pattern)):
+            with table.looking("schema", "correct it"):
+                datasets.read_schema(path)
+    if table.fails("schema") or shared is None or folder.is_file():
+        return
+    own = folder / "schema.toml"
+    cure = f"cp {shared} {own}"
+    with table.looking("schema", cure):
+        digest = datasets.read_schema(shared).sha256
         if not own.exists():
-            datasets.use_schema(str(folder.expanduser().absolute()), args.schema)
-            found = f"a run needs {own}; here the data are read by {args.schema}"
-            return [Finding(what="schema", state=PROBLEM, found=found, cure=cure)]
-        if shared.sha256 != datasets.read_schema(own).sha256:
-            found = f"{own} differs from {args.schema}"
-            return [Finding(what="schema", state=PROBLEM, found=found, cure=cure)]
-        found = f"{own} is the shared one ({shared.sha256[:12]})"
-        return [Finding(what="schema", state=OK, found=found)]
+            datasets.use_schema(str(folder.expanduser().absolute()), shared)
+            found = f"a run needs {own}; here the data are read by {shared}"
+            table.add("schema", found, cure)
+        elif digest != datasets.read_schema(own).sha256:
+            table.add("schema", f"{own} differs from {shared}", cure)
+        else:
+            table.add("schema", f"{own} is the shared one ({digest[:12]})")
 
-    return look("schema", see, cure)
+
+def _describe(table: Findings, partition: GraphPartition, resolved: Resolved) -> None:
+    """Sizes, splits and duplicates."""
+    graphs, label_kind = partition.graphs, datasets.label_kind(resolved.settings)
+    is_nodes = label_kind == "nodes"
+    count = graphs.num_nodes if is_nodes else len(graphs)
+    edges = graphs.edge_index.shape[1] // (2 if graphs.is_undirected else 1)
+    found = (
+        f"{count} {'nodes' if is_nodes else 'graphs'}, {edges} edges,"
+        f" {graphs.num_features} features,"
+        f" {graphs.num_classes} {'targets' if graphs.has_tasks else 'classes'}"
+    )
+    if partition.left_out:
+        found += f"; left out: {partition.left_out}"
+    table.add("data", found)
+    _look_at_splits(table, partition, resolved.settings.held_out, label_kind)
+    if not is_nodes:
+        _look_at_duplicates(table, partition)
+
+
+def _look_at_rows(
+    table: Findings, settings: RunSettings, client: int, bad_rows: str
+) -> None:
+    """Name all rows of own tables that cannot be used, and cells that are not known.
+
+    Such rows are a problem if the run refuses them (``csv-bad-rows``).
+    """
+    for text in datasets.list_remarks(settings, client):
+        table.add("cells", f"note: {text}")
+    bad = datasets.list_bad_rows(settings, client)
+    if not bad:
+        return
+    count = datasets.count_rows(bad)
+    found = [f"{count} cannot be used, their graphs or nodes are left out:"]
+    strangers = [text for text in bad if text.endswith(datasets.ADD_IT)]
+    if len(strangers) > 1:
+        bad = [text for text in bad if not text.endswith(datasets.ADD_IT)]
+        bad += [text.removesuffix(datasets.ADD_IT) for text in strangers[:_SHOWN]]
+        rest = len(strangers) - _SHOWN
+        bad.append(
+            f"{f'and {rest} more like these; ' if rest > 0 else ''}add them there, or"
+            " delete these rows; if they are accounts (or other nodes) of other sites,"
+            ' set outside = "drop" above [target] in schema.toml at all sites'
+        )
+    cure = "correct them, or agree with all sites on csv-bad-rows 'skip'"
+    table.add("rows", "\n".join(found + bad), cure if bad_rows == "refuse" else "")
+
+
+def _look_at_splits(
+    table: Findings, partition: GraphPartition, held_out: float, label_kind: str
+) -> None:
+    """Whether there are test items enough, of each class too."""
+    sizes = {split: len(partition.positions(split)) for split in SPLITS}
+    found = ", ".join(f"{n} to {_USE[split]}" for split, n in sizes.items())
+    least, cure = _FEW_OF_CLASS.get(label_kind, 0), ""
+    if counts := _test_classes(partition, label_kind):
+        words = [f"{n} of {name!r}" for name, n in counts.items()]
+        found += f" ({shortened(', '.join(words))})"
+    if sizes["test"] < _FEW or not all(sizes.values()):
+        cure = f"add items: fewer than {_FEW} test items say nothing of a model"
+    elif min(counts.values(), default=least) < min(least, sizes["test"] / 3):
+        cure = (
+            f"add items of such a class: fewer than {least} in the test set say nothing"
+            " of how well it is found, whatever the score of all"
+        )
+    if cure and held_out < 1:
+        cure += f"; or agree with all sites on a held-out above {held_out:g}"
+    table.add("splits", found, cure)
+
+
+def _test_classes(partition: GraphPartition, label_kind: str) -> dict[str, int]:
+    """Count test items by class, the rarest first; of numbers to predict none."""
+    graphs = partition.graphs
+    if label_kind == "regression":
+        return {}
+    y = graphs.y[partition.test]
+    if graphs.has_tasks:
+        counts = {
+            f"{partition.tasks[t]}: {word}": np.sum(y[:, t] == value)
+            for t in partition.owned_tasks
+            for value, word in enumerate(("no", "yes"))
+        }
+    else:
+        names = name_classes(graphs.classes, graphs.num_classes)
+        counts = dict(zip(names, np.bincount(y, minlength=len(names)), strict=True))
+    return {k: int(n) for k, n in sorted(counts.items(), key=lambda pair: pair[1])}
+
+
+def _look_at_duplicates(table: Findings, partition: GraphPartition) -> None:
+    """Count graphs that are equal, and those that train and test."""
+    prints = [fingerprint(partition.graphs, g) for g in range(len(partition.graphs))]
+    trained = {prints[g] for g in partition.train}
+    again, leaked = (
+        len(prints) - len(set(prints)),
+        sum(prints[g] in trained for g in partition.test),
+    )
+    found, cure = f"{again} of {len(prints)} graphs are there already", ""
+    if leaked:
+        found += f"; {leaked} of {len(partition.test)} test graphs are trained on too"
+        cure = (
+            "delete copies, or (not of molecules) name the split in a column of tables"
+        )
+    table.add("duplicates", found, cure)
+
+
+def fingerprint(graphs: GraphSet, at: int) -> bytes:
+    """Hash of a graph's features and edges, as they are numbered; not of its label."""
+    nodes = slice(*graphs.node_ptr[at : at + 2].tolist())
+    edges = slice(*graphs.edge_ptr[at : at + 2].tolist())
+    digest = hashlib.sha256(str(nodes.stop - nodes.start).encode())
+    for part in (graphs.x[nodes], graphs.edge_index[:, edges]):
+        digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.digest()
+
+
+def _train_one_round(
+    table: Findings,
+    args: argparse.Namespace,
+    resolved: Resolved,
+    client: int,
+    node: Mapping[str, Any],
+) -> None:
+    """Train one round without the others; say what it costs in seconds and bytes.
+
+    The site takes part as ``node`` says, the node-config of its SuperNode.
+    """
+    config = {**resolved.to_config(), "dry-run": True}
+    kept = ("cache-dir", POLICY, PLUGINS)
+    own, note = {key: str(node[key]) for key in kept if key in node}, ""
+    if not resolved.method.strategy.TAKES_START:
+        shared = RunSettings.config_fields()
+        config = {k: v for k, v in config.items() if k in shared}
+        config |= {"method": _PLAIN}
+        own.pop(POLICY, None)  # which is for the run's own method
+        note = f", by {_PLAIN}, as {resolved.settings.method} needs neighbours"
+    folder = Path(args.folder or node.get("data-path") or "/")
+    with run_one(config, folder, client, own) as (results, _):
+        report = json.loads((results / REPORT).read_text())
+    if failed := report["failures"]:
+        raise ConfigError(
+            f"one round of training failed: {failed}; see the lines above"
+        )
+    spent, rounds = report["clients"][str(client)], report["planned_rounds"]
+    down, up = spent.get("bytes_down", 0), spent.get("bytes_up", 0)
+    found = f"one round of training takes {spent['seconds']:.2f} s here{note}"
+    table.add("training", found)
+    seconds = 8 * (down + up) / (args.line_mbit * 1e6)
+    table.add(
+        "line",
+        f"{down / 1000:.1f} kB in and {up / 1000:.1f} kB out per round,"
+        f" {seconds:.2f} s at {args.line_mbit:g} Mbit/s; {rounds} rounds"
+        f" move {(down + up) * rounds / 1e6:.1f} MB",
+    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ..core.command import UNABLE
 from ..core.errors import FedGraphError
@@ -13,68 +13,72 @@ OK, PROBLEM, UNKNOWN, SKIPPED = "ok", "problem", "could not look", "not asked"
 _FINE, _PROBLEMS = 0, 1  # exit codes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that was looked at.
+class Findings:
+    """A table with one row for each thing that was looked at.
 
-    Parameters
-    ----------
-    what : str
-    state : str
-        ``OK``, ``PROBLEM``, ``UNKNOWN`` (it was asked for, and could not be seen) or
-        ``SKIPPED`` (it was not asked for).
-    found : str
-        What is there.
-    cure : str
-        How to fix a problem, or how to ask for what was skipped.
+    A row has ``what``, ``state``, ``found`` and ``cure``. The state is ``OK``,
+    ``PROBLEM``, ``UNKNOWN`` (it was asked for, and could not be seen) or ``SKIPPED``
+    (it was not asked for). The cure says how to fix a problem, or how to ask.
     """
 
-    what: str
-    state: str
-    found: str
-    cure: str = ""
+    def __init__(self) -> None:
+        self.rows: list[dict[str, str]] = []
 
+    def add(self, what: str, found: str, cure: str = "", state: str = "") -> None:
+        """Add a row; without ``state`` it is a problem if it has a cure."""
+        state = state or (PROBLEM if cure else OK)
+        row = {"what": what, "state": state, "found": found, "cure": cure}
+        self.rows.append(row)
 
-def look(what: str, see: Callable[[], Sequence[Finding]], cure: str) -> list[Finding]:
-    """Look at something; what cannot be seen is a finding too.
+    def skip(self, what: str, option: str) -> None:
+        """Say by which option somebody asks for what was skipped."""
+        self.add(what, "nothing to look at", f"add {option}", SKIPPED)
 
-    A `FedGraphError` is a problem, whose text says the cure itself. Any other error
-    means that nobody could look.
-    """
-    try:
-        return list(see())
-    except FedGraphError as error:
-        text, _, last = str(error).rpartition("; ")
-        found = {"found": text, "cure": last} if text else {"found": last, "cure": cure}
-        return [Finding(what=what, state=PROBLEM, **found)]
-    except Exception as error:  # also what a library raises
-        words = f"{type(error).__name__}: {error}"
-        return [Finding(what=what, state=UNKNOWN, found=words, cure=cure)]
+    @contextmanager
+    def looking(self, what: str, cure: str) -> Iterator[None]:
+        """Go on after an error: what cannot be seen is a row too.
 
+        A `FedGraphError` is a problem, whose text says the cure itself. Any other error
+        means that nobody could look.
+        """
+        try:
+            yield
+        except FedGraphError as error:
+            text, _, last = str(error).rpartition("; ")
+            self.add(what, text or last, last if text else cure)
+        except Exception as error:  # also what a library raises
+            self.add(what, f"{type(error).__name__}: {error}", cure, UNKNOWN)
 
-def exit_code(findings: Sequence[Finding]) -> int:
-    """Return 1 with a problem, else 2 if something could not be seen, else 0."""
-    states = {finding.state for finding in findings}
-    if PROBLEM in states:
-        return _PROBLEMS
-    return UNABLE if UNKNOWN in states else _FINE
+    def fails(self, *whats: str) -> bool:
+        """Whether a row of one of these is a problem, or could not be seen."""
+        return any(
+            row["what"].startswith(whats) and row["state"] in (PROBLEM, UNKNOWN)
+            for row in self.rows
+        )
 
+    @property
+    def exit_code(self) -> int:
+        """1 with a problem, else 2 if something could not be seen, else 0."""
+        states = {row["state"] for row in self.rows}
+        if PROBLEM in states:
+            return _PROBLEMS
+        return UNABLE if UNKNOWN in states else _FINE
 
-def as_json(findings: Sequence[Finding]) -> str:
-    """Write findings and exit code as JSON."""
-    rows = [asdict(finding) for finding in findings]
-    return json.dumps({"exit_code": exit_code(findings), "findings": rows}, indent=2)
+    def as_json(self) -> str:
+        """Write rows and exit code as JSON."""
+        found = {"exit_code": self.exit_code, "findings": self.rows}
+        return json.dumps(found, indent=2)
 
-
-def as_table(findings: Sequence[Finding]) -> str:
-    """Write findings as lines, each problem with its cure below."""
-    width = max(len(finding.state) for finding in findings)
-    lines = []
-    for f in findings:
-        more = f"\n{'':<{width}}    "
-        lines.append(f"{f.state:<{width}}  {f.what}: {f.found}".replace("\n", more))
-        if f.cure and f.state != OK:
-            lines.append(f"{'':<{width}}    -> {f.cure}")
-    counts = {s: sum(f.state == s for f in findings) for s in (PROBLEM, UNKNOWN)}
-    lines.append(f"{counts[PROBLEM]} problem(s), {counts[UNKNOWN]} not looked at")
-    return "\n".join(lines)
+    def as_text(self) -> str:
+        """Write rows as lines, each problem with its cure below."""
+        states = [row["state"] for row in self.rows]
+        width = max(map(len, states))
+        lines = []
+        for row in self.rows:
+            text = f"{row['state']:<{width}}  {row['what']}: {row['found']}"
+            lines.append(text.replace("\n", f"\n{'':<{width}}    "))
+            if row["cure"] and row["state"] != OK:
+                lines.append(f"{'':<{width}}    -> {row['cure']}")
+        counts = states.count(PROBLEM), states.count(UNKNOWN)
+        lines.append("{} problem(s), {} not looked at".format(*counts))
+        return "\n".join(lines)

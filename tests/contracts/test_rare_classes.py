@@ -23,8 +23,9 @@ from fedgraph_flwr.core.wire import TRAIN_COUNT, Parcel
 from fedgraph_flwr.results.printed import summary_table
 from fedgraph_flwr.results.record import RunRecord
 from fedgraph_flwr.results.selection import PRECISION, summarize
-from fedgraph_flwr.site import check_data, predict
+from fedgraph_flwr.site import check, predict
 from fedgraph_flwr.site.__main__ import main
+from fedgraph_flwr.site.findings import Findings
 from fedgraph_flwr.trained import load_model
 from simulations import compare
 from simulations.inline import run_inline
@@ -286,10 +287,12 @@ def test_check_counts_test_items_by_class(kind, count, state):
         graphs = dataclasses.replace(graphs, y=y[:, None].astype(np.float32))
         partition = toys.renewed(partition, graphs=graphs, tasks=("a",))
         names = "a: no", "a: yes"
-    finding = check_data._splits(partition, 0.2, kind)
-    assert finding.state == state
+    table = Findings()
+    check._look_at_splits(table, partition, 0.2, kind)
+    (finding,) = table.rows
+    assert finding["state"] == state
     rest = len(partition.test) - count
-    assert f"({count} of {names[1]!r}, {rest} of {names[0]!r})" in finding.found
+    assert f"({count} of {names[1]!r}, {rest} of {names[0]!r})" in finding["found"]
 
 
 @pytest.mark.parametrize(("classes", "rare"), [(FEW, "fraud"), (["a", "b"] * 50, "")])

@@ -19,11 +19,10 @@ from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.files import sha256_of
 from fedgraph_flwr.core.words import BY_HAND
 from fedgraph_flwr.results.reader import load_summary
-from fedgraph_flwr.site import check_machine
+from fedgraph_flwr.site import check as module
 from fedgraph_flwr.site.__main__ import COMMANDS, main
-from fedgraph_flwr.site.check_data import fingerprint
-from fedgraph_flwr.site.check_link import keep
-from fedgraph_flwr.site.findings import OK, PROBLEM, UNKNOWN, Finding, exit_code, look
+from fedgraph_flwr.site.baseline import keep
+from fedgraph_flwr.site.findings import OK, PROBLEM, UNKNOWN, Findings
 from fedgraph_flwr.trained.model_folder import read_about
 from simulations.example_data import write_examples
 from simulations.inline import run_inline
@@ -311,9 +310,9 @@ def machine(monkeypatch):
     free = {"disk": 2**31, "memory": 2**31}  # the least of both
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(
-        check_machine.shutil, "disk_usage", lambda _: usage(2**40, 0, free["disk"])
+        module.shutil, "disk_usage", lambda _: usage(2**40, 0, free["disk"])
     )
-    monkeypatch.setattr(check_machine, "_free_memory", lambda: free["memory"])
+    monkeypatch.setattr(module, "_free_memory", lambda: free["memory"])
     return free
 
 
@@ -341,22 +340,26 @@ def test_packages_are_compared_with_pins_where_there_are_some(
     if pinned:
         (tmp_path / "constraints.txt").write_text(pinned)
     have = {"flwr": "1.41.0", "torch": "2.13.0+cpu"}
-    monkeypatch.setattr(check_machine, "project_root", lambda: tmp_path)
-    monkeypatch.setattr(check_machine.importlib.metadata, "version", have.__getitem__)
-    (told,) = check_machine.versions()
-    assert told.state == state
-    assert found in told.found
-    assert cure in told.cure
+    monkeypatch.setattr(module, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(module.importlib.metadata, "version", have.__getitem__)
+    table = Findings()
+    module.look_at_versions(table)
+    (row,) = table.rows
+    assert row["state"] == state
+    assert found in row["found"]
+    assert cure in row["cure"]
 
 
 def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
     (tmp_path / "pyproject.toml").write_text(
         '[project]\ndependencies = ["no-such-package-of-ours>=1"]\n'
     )
-    monkeypatch.setattr(check_machine, "project_root", lambda: tmp_path)
-    (told,) = check_machine.versions()
-    assert (told.state, told.found) == (PROBLEM, "no-such-package-of-ours missing")
-    assert told.cure.startswith("pip install .")
+    monkeypatch.setattr(module, "project_root", lambda: tmp_path)
+    table = Findings()
+    module.look_at_versions(table)
+    (row,) = table.rows
+    assert (row["state"], row["found"]) == (PROBLEM, "no-such-package-of-ours missing")
+    assert row["cure"].startswith("pip install .")
 
 
 def test_rows_left_out_and_doubts_of_the_run_are_findings(tmp_path, capsys):
@@ -476,8 +479,8 @@ def test_fewer_examples_than_the_policy_asks_for_are_a_problem(site, tmp_path, c
     code, found = check(words, capsys)
     assert code == 1
     assert found["data"]["state"] == PROBLEM
-    assert "20 labelled training examples, min-examples" in found["data"]["found"]
-    assert "change the policy" in found["data"]["cure"]
+    assert "20 labelled training examples; it needs 21" in found["data"]["found"]
+    assert found["data"]["cure"].startswith("run without that client")
     policy.write_text("min-example = 21")
     assert check(words, capsys)[1]["node-config"]["cure"].startswith("correct that fil")
 
@@ -623,21 +626,26 @@ def test_an_unwritable_state_folder_is_a_problem(tmp_path, capsys):
 
 
 def test_states_give_exit_codes():
-    def one(state):
-        return Finding(what="x", state=state, found="")
-
-    assert exit_code([one(OK)]) == 0
-    assert exit_code([one(OK), one(UNKNOWN)]) == 2
-    assert exit_code([one(PROBLEM), one(UNKNOWN)]) == 1
-    (blind,) = look("x", lambda: 1 / 0, "see")  # type: ignore[arg-type,return-value]
-    assert blind.state == UNKNOWN
-    assert "ZeroDivisionError" in blind.found
+    table = Findings()
+    table.add("x", "fine")
+    table.skip("x", "--more")
+    assert (table.exit_code, table.fails("x")) == (0, False)
+    with table.looking("x", "see"):
+        raise ZeroDivisionError
+    assert (table.rows[-1]["state"], table.exit_code) == (UNKNOWN, 2)
+    assert "ZeroDivisionError" in table.rows[-1]["found"]
+    with table.looking("y", "see"):
+        raise ConfigError("it is wrong; mend it")
+    assert table.rows[-1] == {
+        "what": "y", "state": PROBLEM, "found": "it is wrong", "cure": "mend it"
+    }  # fmt: skip
+    assert (table.exit_code, table.fails("z")) == (1, False)
 
 
 def test_equal_graphs_have_one_fingerprint_and_others_another():
     graphs = toys.random_graphs(12, dense=True)
     twice = graphs.take(np.array([0, 1, 2, 1]))
-    prints = [fingerprint(twice, g) for g in range(4)]
+    prints = [module.fingerprint(twice, g) for g in range(4)]
     assert prints[1] == prints[3]
     assert len(set(prints)) == 3
 

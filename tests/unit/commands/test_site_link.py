@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import http.server
 import ipaddress
@@ -18,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
 from fedgraph_flwr.site import check_link as module
-from fedgraph_flwr.site.check_link import Link, check_link
-from fedgraph_flwr.site.findings import OK, PROBLEM, UNKNOWN
+from fedgraph_flwr.site.check_link import check_link
+from fedgraph_flwr.site.findings import OK, PROBLEM, SKIPPED, UNKNOWN, Findings
 
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)
@@ -119,15 +120,18 @@ def keys(tmp_path_factory):
 
 
 def see(address, ca=None, *, key=None, insecure=False):
-    link = Link(superlink=address, root_certificates=ca, key=key, insecure=insecure)
-    return {f.what: f for f in check_link(link)}
+    table, given = Findings(), argparse.Namespace(superlink=address)
+    given.root_certificates, given.insecure = ca, insecure
+    given.auth_supernode_private_key = key
+    check_link(table, given)
+    return {row["what"]: row for row in table.rows}
 
 
 def test_a_superlink_with_the_right_certificate_and_clock_is_fine(keys):
     with server(keys / "good") as address:
         found = see(address, keys / "ca.crt")
-    assert [f.state for f in found.values()] == [OK, OK, OK]
-    assert "TLSv1.3, names 127.0.0.1, valid until" in found["certificate"].found
+    assert [f["state"] for f in found.values()] == [OK, OK, OK, SKIPPED]
+    assert "TLSv1.3, names 127.0.0.1, valid until" in found["certificate"]["found"]
 
 
 @pytest.mark.parametrize(
@@ -147,14 +151,14 @@ def test_a_wrong_certificate_is_a_problem_with_its_cure(
     place = None if certificate is None else keys / certificate
     with server(place) as address:
         found = see(address, keys / f"{ca}.crt")["certificate"]
-    assert found.state == PROBLEM
-    assert match in found.found
-    assert cure in found.cure
+    assert found["state"] == PROBLEM
+    assert match in found["found"]
+    assert cure in found["cure"]
 
 
 def test_a_certificate_that_newer_pythons_refuse_has_a_cure(keys, monkeypatch):
-    def strict(link, make=module._context):
-        context = make(link)
+    def strict(authority, make=module._context):
+        context = make(authority)
         context.verify_flags |= ssl.VERIFY_X509_STRICT  # Python's default since 3.13
         return context
 
@@ -163,9 +167,9 @@ def test_a_certificate_that_newer_pythons_refuse_has_a_cure(keys, monkeypatch):
     for name in ("good", "bare"):
         with server(keys / name) as address:
             found[name] = see(address, keys / "ca.crt")["certificate"]
-    assert (found["good"].state, found["bare"].state) == (OK, PROBLEM)
-    assert "Missing Authority Key Identifier" in found["bare"].found
-    assert "authorityKeyIdentifier, as certificates.sh" in found["bare"].cure
+    assert (found["good"]["state"], found["bare"]["state"]) == (OK, PROBLEM)
+    assert "Missing Authority Key Identifier" in found["bare"]["found"]
+    assert "authorityKeyIdentifier, as certificates.sh" in found["bare"]["cure"]
 
 
 @pytest.mark.parametrize(
@@ -182,8 +186,8 @@ def test_who_answers_nothing_to_a_greeting_has_a_cure(keys, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         found = see(address, keys / "ca.crt")["certificate"]
-    assert (found.state, "timed out" in found.found) == (UNKNOWN, True)
-    assert "check the port" in found.cure
+    assert (found["state"], "timed out" in found["found"]) == (UNKNOWN, True)
+    assert "check the port" in found["cure"]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +201,7 @@ def test_who_answers_nothing_to_a_greeting_has_a_cure(keys, monkeypatch):
 )
 def test_a_clock_that_is_off_is_seen(attributes, state):
     with server(**attributes) as address:
-        assert see(address, insecure=True)["clock"].state == state
+        assert see(address, insecure=True)["clock"]["state"] == state
 
 
 @pytest.mark.parametrize(
@@ -213,8 +217,8 @@ def test_a_clock_that_is_off_is_seen(attributes, state):
 def test_an_address_that_leads_nowhere_is_a_problem(address, match):
     found = see(address, insecure=True)
     assert list(found) == ["SuperLink"]
-    assert found["SuperLink"].state == PROBLEM
-    assert match in found["SuperLink"].found
+    assert found["SuperLink"]["state"] == PROBLEM
+    assert match in found["SuperLink"]["found"]
 
 
 def write_key(path, key):
@@ -233,15 +237,16 @@ def test_keys_that_cannot_sign_are_refused_before_anything_is_sent(tmp_path):
             (tmp_path / "missing", "cannot be read as a private key"),
             (tmp_path / "text", "cannot be read as a private key"),
             (edwards, "is no ECDSA key"),
-            (tmp_path / "good.pub", "is the public half of a key"),
+            (tmp_path / "good.pub", "cannot be read as a private key"),
         ):
             found = see(address, key=key, insecure=True)["key"]
-            assert found.state == PROBLEM
-            assert match in found.found
+            assert found["state"] == PROBLEM
+            assert match in found["found"]
+        assert "the half without .pub, or make one" in found["cure"]
         good.chmod(0o644)
         assert (
             "can be read by others"
-            in see(address, key=good, insecure=True)["key"].found
+            in see(address, key=good, insecure=True)["key"]["found"]
         )
 
 
@@ -258,9 +263,9 @@ def test_a_proxys_refusal_is_none_of_the_key(tmp_path, refusal, state, cure):
     key = write_key(tmp_path / "site", ec.generate_private_key(ec.SECP384R1()))
     with server(refusal=refusal) as address:
         found = see(address, key=key, insecure=True)["key"]
-    assert found.state == state
-    assert cure in found.cure
-    assert ("register" in found.cure) == (state == PROBLEM)
+    assert found["state"] == state
+    assert cure in found["cure"]
+    assert ("register" in found["cure"]) == (state == PROBLEM)
 
 
 def test_whoever_may_not_read_the_key_is_told_whose_it_is(tmp_path, monkeypatch):
@@ -272,5 +277,5 @@ def test_whoever_may_not_read_the_key_is_told_whose_it_is(tmp_path, monkeypatch)
     monkeypatch.setattr("pathlib.Path.read_bytes", denied)
     with server() as address:
         found = see(address, key=key, insecure=True)["key"]
-    assert "cannot be read by this user" in found.found
-    assert "runuser -u fedgraph" in found.cure
+    assert "cannot be read by this user" in found["found"]
+    assert "runuser -u fedgraph" in found["cure"]
