@@ -32,93 +32,165 @@ from fedgraph_flwr.core.words import at_most
 from fedgraph_flwr.results.progress import ENDED, RECEIVED, RUN
 
 Key = tuple[Any, ...]
+Lines = Sequence[Mapping[str, Any]]
 ROLL_CALL = name_message("query")
+_RESTORE = "restore the log from a copy; if there is none, ask who can write to it"
+_ASK = "both operators look at that message; each keeps a copy of both logs"
 _MOST = 20  # differences of a kind that are listed
+_DEEPEST = 5  # of tables and lists in a line, one in another
+_TABLES = ("received", "sent", "spent_before", "spent_after")
+_TYPES: Mapping[type, Iterable[str]] = {
+    int: ("run", "round", "node", "client"),
+    str: (
+        *("event", "message", "method", "head"),
+        *("sha256", "config_sha256", "code_sha256"),
+    ),
+    dict: _TABLES,
+    list: ("consents", "withheld"),
+}
+_COLUMNS = (
+    *("time_utc", "run", "experiment", "method", "message", "client", "round"),
+    *("outcome", "examples", "loss", "metric", "split", "score"),
+    *("received", "sent", "seconds", "consents", "withheld", "note"),
+)
 
 
-def compare(site: list[Checked], server: Checked) -> list[str]:
-    """Say where a site's logs and the server's differ, about the nodes of the site.
-
-    Messages of runs that the server's log has no line of are not compared: they are of
-    another server. Nor is a roll call whose answer the server did not wait for.
-    """
-    ours, theirs = _of_site(site, server)
-    unreceived = _unreceived(ours, theirs, server)
-    received = [r for r in ours if r.get("run") not in unreceived]
-    if _nodes_of(server.records, RECEIVED) and not theirs:
-        return [
-            "the server's log knows none of the nodes that the site's log names: both"
-            " are of different sites, or the site's log was written anew"
-        ]
-    return [
-        *_shortened(_unknown_heads(site, theirs)),
-        *_shortened(_differing_messages(received, theirs)),
-        *_shortened(_differing_replies(received, theirs)),
-        *_shortened(_differing_runs(ours, server.records)),
-    ]
-
-
-def _of_site(
-    site: list[Checked], server: Checked
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the site's lines of this server's runs, and the server's of the site."""
-    lines = [r for log in site for r in log.records]
-    runs, nodes = _runs_of(server.records, RUN), _nodes_of(lines, ASKED)
-    return (
-        [r for r in lines if r.get("run") in runs],
-        [r for r in server.records if r.get("node") in nodes],
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of ``audit``."""
+    parser.add_argument(
+        "log",
+        nargs="+",
+        type=Path,
+        help="audit.jsonl of a site's state-dir, or of a server's results folder; of"
+        " one that was moved away in parts all parts, the oldest first",
+    )
+    parser.add_argument(
+        "--server",
+        type=Path,
+        metavar="LOG",
+        help="a copy of the server's audit.jsonl, to compare the site's with",
+    )
+    parser.add_argument(
+        "--csv", action="store_true", help="write the site's answers as CSV instead"
     )
 
 
-def _unreceived(
-    ours: Sequence[Mapping[str, Any]],
-    theirs: Sequence[Mapping[str, Any]],
-    server: Checked,
-) -> set[int]:
-    """Find runs that were refused before the site's answer to the roll call came.
+def run(args: argparse.Namespace) -> int:
+    """Check, compare and print; 0 if all is well, 1 if there are problems."""
+    logs = {path: _read(path) for path in args.log}
+    read = [*logs.items()]
+    if args.server:
+        read.append((args.server, _read(args.server)))
+    problems = [(f"{path}: {p}", _RESTORE) for path, log in read for p in log.problems]
+    notices = [f"{path}: {n}" for path, log in read for n in log.notices]
+    if args.server:
+        differences, missing = compare(list(logs.values()), read[-1][1])
+        problems += [(words, _ASK) for words in differences]
+        notices += missing
+    if args.csv:
+        _write_csv(logs.values())
+    elif args.json:
+        print(json.dumps(_summary(logs, problems, notices), indent=2))
+    else:
+        _print_all(logs, problems, notices, args.server)
+    return 1 if problems else 0
 
-    The server's log has nothing of the site in them, the site's the roll call alone.
+
+def _read(path: Path) -> Checked:
+    try:
+        found = check_log(path.read_bytes())
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read: {error}; name an audit.jsonl"
+        ) from error
+    strange = [r["line"] for r in found.records if not _is_ours(r)]
+    found.records = [r for r in found.records if _is_ours(r)]
+    found.problems += [
+        f"line {number} holds what this version never writes" for number in strange
+    ]
+    return found
+
+
+def _is_ours(record: Mapping[str, Any]) -> bool:
+    """Whether what is read of a line has the types that it is written with."""
+    if not _is_printable(record) or not all(
+        type(record.get(name, kind())) is kind
+        for kind, names in _TYPES.items()
+        for name in names
+    ):
+        return False
+    if record.get("event") == RECEIVED:
+        return all(
+            type(v) is dict
+            and type(v.get("bytes")) is int
+            and type(v.get("sha256")) is str
+            for v in record.get("sent", {}).values()
+        )
+    numbers = [v for k in _TABLES for v in record.get(k, {}).values()]
+    has_run = "run" in record or record.get("event") == REPAIR
+    return has_run and all(type(v) in (int, float) for v in numbers)
+
+
+def _is_printable(value: object, depth: int = _DEEPEST) -> bool:
+    """Whether no text in it could forge a line where it is printed; or end a reader."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        return depth > 0 and all(_is_printable(v, depth - 1) for v in value)
+    return not isinstance(value, str) or value.isprintable()
+
+
+# Two logs ---------------------------------------------------------------------------
+
+
+def compare(site: list[Checked], server: Checked) -> tuple[list[str], list[str]]:
+    """Say where a site's logs and the server's differ, and what was not compared.
+
+    Runs and nodes that one log alone knows may be of another server, or other sites.
+    Nor is a roll call compared whose answer the server did not wait for.
     """
-    refused = {
-        r["run"]
-        for r in server.records
-        if r.get("event") == ENDED and r.get("outcome") == "refused"
-    }
-    known = {r.get("run") for r in theirs}
-    further = {
-        r["run"]
-        for r in ours
-        if r.get("event") in (ASKED, ANSWERED) and r.get("message") != ROLL_CALL
-    }
-    return refused & _runs_of(ours, ASKED) - known - further
-
-
-def not_compared(site: list[Checked], server: Checked) -> list[str]:
-    """Say what one log alone knows, as it may be another's: runs, and nodes."""
     lines = [r for log in site for r in log.records]
-    runs = _runs_of(lines, ASKED) - _runs_of(server.records, RUN)
-    nodes = _nodes_of(server.records, RECEIVED) - _nodes_of(lines, ASKED)
-    found = {
+    here, there = _named("run", lines, ASKED), _named("run", server.records, RUN)
+    own, known = _named("node", lines, ASKED), _named("node", server.records, RECEIVED)
+    ours = [r for r in lines if r.get("run") in there]
+    theirs = [r for r in server.records if r.get("node") in own]
+    ended = [r for r in server.records if r.get("event") == ENDED]
+    # The server's log has nothing of the site in these, the site's the roll call alone.
+    unreceived = {r["run"] for r in ended if r.get("outcome") == "refused"}
+    unreceived &= here & there - {r.get("run") for r in theirs}
+    unreceived -= {r["run"] for r in ours if r.get("message", ROLL_CALL) != ROLL_CALL}
+    missing = {
         "the server's log has no line of the runs {}: they were not compared, and are"
-        " of another server, or their lines are gone": runs,
+        " of another server, or their lines are gone": here - there,
         "the site's log has no line of the nodes {}: they were not compared, and are"
-        " other sites, or lines of this one are gone": nodes,
+        " other sites, or lines of this one are gone": known - own,
         "the server refused the runs {} before this site's answer to the roll call had"
-        " come: it was not compared": _unreceived(*_of_site(site, server), server),
+        " come: it was not compared": unreceived,
     }
-    return [
+    notices = [
         words.format(", ".join(map(str, sorted(of))))
-        for words, of in found.items()
+        for words, of in missing.items()
         if of
     ]
+    if known and not theirs:
+        lost = (
+            "the server's log knows none of the nodes that the site's log names: both"
+            " are of different sites, or the site's log was written anew"
+        )
+        return [lost], notices
+    received = [r for r in ours if r.get("run") not in unreceived]
+    found = (
+        _unknown_heads(site, theirs),
+        _differing_messages(received, theirs),
+        _differing_replies(received, theirs),
+        _differing_runs(ours, server.records),
+    )
+    return [words for of in found for words in _shortened(of)], notices
 
 
-def _runs_of(records: Iterable[Mapping[str, Any]], event: str) -> set[int]:
-    return {r["run"] for r in records if r.get("event") == event}
-
-
-def _nodes_of(records: Iterable[Mapping[str, Any]], event: str) -> set[int]:
-    return {r["node"] for r in records if r.get("event") == event and "node" in r}
+def _named(name: str, records: Lines, event: str) -> set[int]:
+    """Return the runs, or nodes, that lines of an event name."""
+    return {r[name] for r in records if r.get("event") == event and name in r}
 
 
 def _shortened(found: Iterable[str]) -> list[str]:
@@ -127,22 +199,18 @@ def _shortened(found: Iterable[str]) -> list[str]:
     return words[:_MOST] + ([f"and {more} more of this kind"] if more > 0 else [])
 
 
-def _unknown_heads(
-    site: list[Checked], theirs: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
+def _unknown_heads(site: list[Checked], theirs: Lines) -> Iterator[str]:
     known = {START, *(h for log in site for h in log.hashes)}
     for line in theirs:
         if (head := line.get("head")) is not None and head not in known:
             yield (
-                f"{_message(line)}: the site told the server the head {str(head)[:12]},"
-                " which no line of its log has: lines were cut off, or the log was"
-                " written anew"
+                f"{_words(_key(line))}: the site told the server the head"
+                f" {str(head)[:12]}, which no line of its log has: lines were cut off,"
+                " or the log was written anew"
             )
 
 
-def _differing_messages(
-    ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
+def _differing_messages(ours: Lines, theirs: Lines) -> Iterator[str]:
     """Name messages that one side writes down and the other does not."""
     known = Counter(_key(r) for r in ours if r.get("event") == ASKED)
     asked = Counter(_key(r) for r in theirs if r.get("event") == ASKED)
@@ -154,9 +222,7 @@ def _differing_messages(
         yield f"{_words(key)}: the site was asked, the server's log has no such message"
 
 
-def _differing_replies(
-    ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
+def _differing_replies(ours: Lines, theirs: Lines) -> Iterator[str]:
     """Name replies that are not the same, or that one side alone knows."""
     sent = Counter(
         (*_key(r), str(r.get("client")), r.get("sha256"), sum(r["sent"].values()))
@@ -181,9 +247,7 @@ def _differing_replies(
         )
 
 
-def _differing_runs(
-    ours: Sequence[Mapping[str, Any]], records: list[dict[str, Any]]
-) -> Iterator[str]:
+def _differing_runs(ours: Lines, records: list[dict[str, Any]]) -> Iterator[str]:
     stated = {r["run"]: r for r in records if r.get("event") == RUN}
     seen: set[Key] = set()
     for line in (r for r in ours if r.get("event") == ASKED):
@@ -203,23 +267,15 @@ def _key(line: Mapping[str, Any]) -> Key:
     return line.get("run"), line.get("message"), line.get("round")
 
 
-def _message(line: Mapping[str, Any]) -> str:
-    return _words(_key(line))
-
-
 def _words(key: Key) -> str:
     run_id, message, number = key
     return f"run {run_id}, {message}{'' if number is None else f', round {number}'}"
 
 
-_COLUMNS = (
-    *("time_utc", "run", "experiment", "method", "message", "client", "round"),
-    *("outcome", "examples", "loss", "metric", "split", "score"),
-    *("received", "sent", "seconds", "consents", "withheld", "note"),
-)
+# What is printed: for people, as JSON and as CSV --------------------------------------
 
 
-def summary(
+def _summary(
     logs: Mapping[Path, Checked], problems: list[tuple[str, str]], notices: list[str]
 ) -> dict[str, Any]:
     """Write it all as JSON can."""
@@ -264,7 +320,7 @@ def _runs(logs: Iterable[Checked]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def print_all(
+def _print_all(
     logs: Mapping[Path, Checked],
     problems: list[tuple[str, str]],
     notices: list[str],
@@ -312,7 +368,7 @@ def _table(runs: list[dict[str, Any]]) -> Iterator[str]:
         yield ""
 
 
-def write_csv(logs: Iterable[Checked]) -> None:
+def _write_csv(logs: Iterable[Checked]) -> None:
     """Write the answers of a site to stdout, one per row."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -327,104 +383,3 @@ def _cell(value: Any) -> Any:
     if isinstance(value, list):
         value = " ".join(map(str, value))
     return inert(value)
-
-
-_HASHES = ("sha256", "config_sha256", "code_sha256")
-_RESTORE = "restore the log from a copy; if there is none, ask who can write to it"
-_ASK = "both operators look at that message; each keeps a copy of both logs"
-_NUMBERS = ("run", "round", "node", "client")
-_TEXTS = ("event", "message", "method", "head", *_HASHES)
-_TABLES = ("received", "sent", "spent_before", "spent_after")
-_DEEPEST = 5  # of tables and lists in a line, one in another
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of ``audit``."""
-    parser.add_argument(
-        "log",
-        nargs="+",
-        type=Path,
-        help="audit.jsonl of a site's state-dir, or of a server's results folder; of"
-        " one that was moved away in parts all parts, the oldest first",
-    )
-    parser.add_argument(
-        "--server",
-        type=Path,
-        metavar="LOG",
-        help="a copy of the server's audit.jsonl, to compare the site's with",
-    )
-    parser.add_argument(
-        "--csv", action="store_true", help="write the site's answers as CSV instead"
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Check, compare and print; 0 if all is well, 1 if there are problems."""
-    logs = {path: _read(path) for path in args.log}
-    problems = [
-        (f"{path}: {problem}", _RESTORE)
-        for path, checked in logs.items()
-        for problem in checked.problems
-    ]
-    notices = [
-        f"{path}: {n}" for path, checked in logs.items() for n in checked.notices
-    ]
-    if args.server:
-        server = _read(args.server)
-        problems += [(f"{args.server}: {p}", _RESTORE) for p in server.problems]
-        notices += [f"{args.server}: {n}" for n in server.notices]
-        problems += [(words, _ASK) for words in compare(list(logs.values()), server)]
-        notices += not_compared(list(logs.values()), server)
-    if args.csv:
-        write_csv(logs.values())
-    elif args.json:
-        print(json.dumps(summary(logs, problems, notices), indent=2))
-    else:
-        print_all(logs, problems, notices, args.server)
-    return 1 if problems else 0
-
-
-def _read(path: Path) -> Checked:
-    try:
-        found = check_log(path.read_bytes())
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read: {error}; name an audit.jsonl"
-        ) from error
-    strange = [r["line"] for r in found.records if not _is_ours(r)]
-    found.records = [r for r in found.records if _is_ours(r)]
-    found.problems += [
-        f"line {number} holds what this version never writes" for number in strange
-    ]
-    return found
-
-
-def _is_ours(record: Mapping[str, Any]) -> bool:
-    """Whether what is read of a line has the types that it is written with."""
-    if not _is_printable(record):
-        return False
-    tables = all(type(record.get(k, {})) is dict for k in _TABLES)
-    lists = all(type(record.get(k, [])) is list for k in ("consents", "withheld"))
-    scalars = all(type(record.get(k, 0)) is int for k in _NUMBERS)
-    texts = all(type(record.get(k, "")) is str for k in _TEXTS)
-    if not (tables and lists and scalars and texts):
-        return False
-    if record.get("event") == RECEIVED:
-        return all(
-            type(v) is dict
-            and type(v.get("bytes")) is int
-            and type(v.get("sha256")) is str
-            for v in record.get("sent", {}).values()
-        )
-    numbers = [v for k in _TABLES for v in record.get(k, {}).values()]
-    has_run = "run" in record or record.get("event") == REPAIR
-    return has_run and all(type(v) in (int, float) for v in numbers)
-
-
-def _is_printable(value: object, depth: int = _DEEPEST) -> bool:
-    """Whether no text in it could forge a line where it is printed; or end a reader."""
-    if isinstance(value, dict):
-        value = [*value, *value.values()]
-    if isinstance(value, list):
-        return depth > 0 and all(_is_printable(v, depth - 1) for v in value)
-    return not isinstance(value, str) or value.isprintable()
