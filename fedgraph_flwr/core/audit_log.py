@@ -119,17 +119,12 @@ def _last_line(
     begin = max(0, end - length)
     file.seek(begin)
     tail = file.readall()
+    ending = b"\n" if tail and not tail.endswith(b"\n") else b""
     lines = tail.split(b"\n")
-    for at in range(len(lines) - 1, -1, -1):
+    for at in reversed(range(len(lines))):
         record = _parse(lines[at])
         if record is not None and (at or not begin):
-            torn = b"\n".join(lines[at + 1 :])
-            is_open = at == len(lines) - 1
-            if is_open or torn.endswith(b"\n") or not torn:
-                ending = b"\n" if is_open else b""
-                torn = torn.removesuffix(b"\n")
-            else:
-                ending = b"\n"
+            torn = b"\n".join(lines[at + 1 :]).removesuffix(b"\n")
             return record["line"], _sha256(lines[at]), torn, ending
     if begin and length < _MOST_TAIL:
         return _last_line(path, file, end, 8 * length)
@@ -138,8 +133,7 @@ def _last_line(
             f"{path} does not end like an audit log: its last {end - begin} bytes hold"
             " no line of one; move it away and keep it, a new log begins by itself"
         )
-    torn = tail.removesuffix(b"\n")
-    return 0, START, torn, b"\n" if torn and not tail.endswith(b"\n") else b""
+    return 0, START, tail.removesuffix(b"\n"), ending
 
 
 def _write_all(file: io.FileIO, content: bytes) -> None:

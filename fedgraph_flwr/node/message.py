@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from logging import INFO, WARNING, Filter, LogRecord, getLogger
+from logging import INFO, WARNING, LogRecord, getLogger
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.common.logger import log
-from typing_extensions import override
 
 from clients.job import Remarks
 from clients.store import default_state_dir
@@ -59,53 +58,37 @@ _LOGGERS = (getLogger("flwr"), getLogger("flwr.fedgraph"))
 _Answer = Callable[[Message, Context], Message]  # a ClientApp
 
 
-class _OncePerRun(Filter):
-    """Lets a warning through if this run has not had it yet."""
-
-    _said: ClassVar[set[tuple[Path | None, int, str]]] = set()  # by this process
-
-    def __init__(self, run: int, audit: AuditLog | None) -> None:
-        super().__init__()
-        self._run, self._audit = run, audit
-
-    @override
-    def filter(self, record: LogRecord) -> bool:
-        """Refuse to repeat a warning; write a new one down."""
-        if record.levelno != WARNING:
-            return True
-        text = record.getMessage()
-        key = (self._audit.path if self._audit else None, self._run, text)
-        if key in self._said:
-            return False
-        self._said.add(key)
-        return self._audit is None or self._is_new(plain(text), self._audit)
-
-    def _is_new(self, note: str, audit: AuditLog) -> bool:
-        warning = {"event": WARNED, "time_utc": now(), "run": self._run, "note": note}
-        try:
-            for line in audit.records():
-                is_warning = line.get("event") == WARNED
-                if is_warning and (line.get("run"), line.get("note")) == (
-                    self._run,
-                    note,
-                ):
-                    return False
-            audit.add([warning])
-        except (OSError, StorageError):  # rather twice than never
-            pass
-        return True
+# Warnings that this process has let through: of which log and run, and their text.
+_given: set[tuple[Path | None, int, str]] = set()
 
 
 @contextmanager
 def _warned_once(run: int, audit: AuditLog | None) -> Iterator[None]:
-    once = _OncePerRun(run, audit)
+    """Let a warning through if this run has not had it yet, and write it down."""
+
+    def is_new(record: LogRecord) -> bool:
+        if record.levelno != WARNING:
+            return True
+        note = plain(record.getMessage())
+        key = (audit and audit.path, run, note)
+        if key in _given:
+            return False
+        _given.add(key)
+        line = {"event": WARNED, "run": run, "note": note}
+        with suppress(OSError, StorageError):  # rather twice than never
+            if audit and any(line.items() <= r.items() for r in audit.records()):
+                return False
+            if audit:
+                audit.add([{"time_utc": now(), **line}])
+        return True
+
     for logger in _LOGGERS:
-        logger.addFilter(once)
+        logger.addFilter(is_new)
     try:
         yield
     finally:
         for logger in _LOGGERS:
-            logger.removeFilter(once)
+            logger.removeFilter(is_new)
 
 
 def watch(message: Message, context: Context, answer: _Answer) -> Message:

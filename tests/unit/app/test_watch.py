@@ -39,7 +39,7 @@ def new_processes(monkeypatch):
         def add(self, _):
             pass
 
-    monkeypatch.setattr(message._OncePerRun, "_said", Forgetful())
+    monkeypatch.setattr(message, "_given", Forgetful())
 
 
 # A run ---------------------------------------------------------------------------
