@@ -70,7 +70,7 @@ def _warned_once(run: int, audit: AuditLog | None) -> Iterator[None]:
         if record.levelno != WARNING:
             return True
         note = plain(record.getMessage())
-        key = (audit and audit.path, run, note)
+        key = (audit.path if audit else None, run, note)
         if key in _given:
             return False
         _given.add(key)
