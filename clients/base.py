@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from fedgraph_flwr.core.config import RunSettings
-from fedgraph_flwr.core.data import IntArray
+from fedgraph_flwr.core.data import DiffusionSpec, IntArray
 from fedgraph_flwr.core.errors import (
     ConfigError,
     DataError,
@@ -57,6 +57,7 @@ from fedgraph_flwr.methods.fedavg import SHARED
 from .classic import ClassicClient, Header
 from .graphs.batching import ClientData
 from .job import Job, ModelSpec, P, Round, Start, recall
+from .store import ClientStore
 from .training import (
     hash_tensors,
     make_optimizer,
@@ -70,25 +71,458 @@ from .training import (
 _ASKED = "asked-so-far"  # in the state
 
 
-class NoisyUpdates(ClassicClient, Generic[P]):
-    """Base of :class:`~clients.base.GraphClient`: the privacy of its updates."""
+Metrics = dict[str, int | float]
+
+
+class GraphClient(ClassicClient, Generic[P]):
+    """One client for the length of one message.
+
+    :meth:`train` and :meth:`assess` answer a message, and are the same for every
+    method. A task fills in the model, its loss and its scores; a paper overrides the
+    parts in which it differs.
+    """
 
     SENDS_UPDATES: ClassVar[bool] = True
-    job: Job[P]
-    data: ClientData
-    round: Round
+    MIN_BATCH: ClassVar[int] = 1  # graphs; a smaller last batch joins the one before
+    DATA: ClassVar[type[ClientData]] = ClientData
+    # Why its models cannot predict outside of a run, or other clients' items in it.
+    WHY_NOT: ClassVar[str] = "its class has no function predict"
+    NOT_ELSEWHERE: ClassVar[str] = ""
+
+    def __init__(self, job: Job[P]) -> None:
+        self.job, self.params, self.data = job, job.params, job.data
+        start = self._start_of_model()
+        self.model, self.shared_keys = start.model, list(start.shared)
+        if job.device.type != "cpu":  # where it was built; to go over it takes time
+            self.model.to(job.device)
+        self.round = Round()  # of the message that is answered
+
+    def _start_of_model(self) -> Start:
+        return start_of(type(self), self.job.spec)
+
+    # What a task fills in --------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
+        """Model before round 1, which depends on ``spec`` alone.
+
+        Draws come from generators made of the specification's seed.
+        """
+
+    @classmethod
+    def build_predictor(cls, spec: ModelSpec[P]) -> nn.Module:
+        """Model that has the tensors of :meth:`predictor`, to be filled with them."""
+        return cls.build_model(spec)
+
+    @classmethod
+    def predict(cls, model: Any, data: Any, params: P) -> Tensor:
+        """Predict for a client's validation items, then for its test items.
+
+        Parameters
+        ----------
+        model : Module
+            As of :meth:`build_predictor`, in evaluation mode.
+        data : ClientData
+            As of ``DATA``.
+        params : Settings
+            Of the method.
+
+        Returns
+        -------
+        float32 tensor, shape (num_val + num_test, num_outputs)
+            Logits, the numbers that a regression predicts, or embeddings.
+        """
+        raise NotImplementedError(cls.WHY_NOT)
+
+    @classmethod
+    def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:
+        """Names of the tensors that travel: of the convolutions, or of all."""
+        return [
+            name
+            for name in model.state_dict()
+            if settings.shared_group == "all" or name.startswith("convs.")
+        ]
 
     @abstractmethod
+    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
+        """Mean loss of a batch; random draws come from ``generator``."""
+
+    @abstractmethod
+    def scores(self, point: str) -> Parcel:
+        """Evaluate the model as it is now, at ``point`` of the round.
+
+        Parameters
+        ----------
+        point : str
+            "post_aggregation" or "post_training".
+
+        Returns
+        -------
+        Parcel
+            ``metrics`` named ``eval/<split>/<point>/<metric>``, or in ``evaluation``
+            what the server needs to evaluate itself.
+        """
+
+    # Where papers differ ---------------------------------------------------------
+
+    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+        """Make the reply after training: the trained shared tensors.
+
+        Parameters
+        ----------
+        trained : dict of str to tensor
+            In the order of ``shared_keys``; with noise, if the run protects updates.
+        """
+        return Parcel(arrays=with_prefix(SHARED, to_arrays(trained)))
+
+    def private_keys(self) -> list[str]:
+        """Names of tensors that stay and persist: all that do not travel."""
+        shared = set(self.shared_keys)
+        return [n for n in self.tensors() if n not in shared]
+
+    def optimizer(self) -> Optimizer:
+        """Make the optimiser of this round, of all parameters."""
+        parameters = self.model.parameters()
+        return make_optimizer(parameters, self.job.settings, self.round.stored)
+
+    def num_epochs(self) -> int:
+        """Local epochs in this round."""
+        return self.job.settings.local_epochs
+
+    def trained_on(self) -> IntArray:
+        """Positions of the graphs to train on, ascending: all training graphs."""
+        return self.data.partition.train
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Do what must be done before local epoch ``epoch``, counted from 0."""
+
+    def end_step(self) -> None:
+        """Do what must be done after each step of the optimiser."""
+
+    def end_epoch(self, epoch: int) -> None:
+        """Do what must be done after local epoch ``epoch``."""
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """Further tensors to keep; the next round finds them in ``stored``."""
+        return {}
+
+    def goes_on_from(self, number: int, known: int) -> int:  # noqa: ARG002
+        """Round whose state round ``number`` goes on from; 0 for none.
+
+        That is the last one that the server knows of, ``told``: a round whose reply it
+        does not have counts for neither side.
+        """
+        return known
+
+    def without_state(self, number: int) -> None:
+        """Refuse a round if nothing is stored from before it and no model came.
+
+        Raises
+        ------
+        DataError
+        """
+        raise DataError(
+            f"no private state of client {self.job.client_id} before round"
+            f" {number} in {self.job.store.folder}, and the server sends no"
+            " model to begin with; restore the folder, or start a new run"
+        )
+
+    # What only some papers offer -------------------------------------------------
+
+    @classmethod
+    def diffusion(cls, params: P) -> DiffusionSpec | None:  # noqa: ARG003
+        """How a second, weighted view of the graphs is made; None for none."""
+        return None
+
+    @classmethod
+    def introduction(cls, params: P, store: ClientStore) -> dict[str, str]:  # noqa: ARG003
+        """Texts, by name, that the server hands on to the other clients."""
+        return {}
+
+    def opening(self) -> NamedArrays:
+        """Arrays for the other clients before round 1, if the strategy asks for them.
+
+        Raises
+        ------
+        WireError
+            The method has none.
+        """
+        raise WireError(
+            f"client {self.job.client_id} is asked for an opening, which its method"
+            " does not have; both ends must run the same version of fedgraph_flwr"
+        )
+
+    @classmethod
+    def shares_features(cls, params: P) -> bool:  # noqa: ARG003
+        """Whether features of nodes leave the client; a site must agree to that."""
+        return False
+
+    @classmethod
+    def tells_class_counts(cls, params: P) -> bool:  # noqa: ARG003
+        """Whether what is sent tells how many nodes a class has; a site must agree."""
+        return False
+
+    @classmethod
+    def remark(cls, received: NamedArrays, sent: NamedArrays) -> str:  # noqa: ARG003
+        """Half a sentence on mail, for a message's line in the log; "" for nothing."""
+        return ""
+
+    @classmethod
+    def derived(cls, arrays: NamedArrays) -> NamedArrays:  # noqa: ARG003
+        """Make ``evaluation`` of a parcel from its ``arrays``, if it follows alone."""
+        return {}
+
+    # Answering a message ---------------------------------------------------------
+
+    @override
+    def train(self, parcel: Parcel, header: Header) -> Parcel:
+        """Evaluate the received model, train it, evaluate again, store, reply.
+
+        A model that ``evaluate-every`` leaves out is not evaluated.
+
+        Parameters
+        ----------
+        parcel : Parcel
+            Shared tensors, or none if those stored are to be used; and whatever else
+            the method sends.
+        header : mapping
+            ``server-round``; ``keep-from``, the round of the oldest checkpoint.
+
+        Returns
+        -------
+        Parcel
+            What :meth:`uplink` makes; scores at both points, the training loss and
+            what privacy was spent.
+
+        Raises
+        ------
+        DataError, WireError
+            As :meth:`begin`.
+        """
+        self.round = self.begin(parcel, header)
+        optimizer = self.optimizer()
+        received, loss = self._measure_if_due("post_aggregation"), Parcel()
+        with self.hiding_failure():
+            loss = self._train(optimizer)
+        trained = self._measure_if_due("post_training")
+        before = None
+        if self.job.privacy.update_clip and self.SENDS_UPDATES and self._overflowed():
+            before = self._put_back()
+        # Before the state: who must not or cannot send has not done the round.
+        sent = self.uplink(self._privatised(self._detached(self.shared_keys)))
+        if not _can_travel(sent):
+            wanted = "a Parcel of NumPy arrays and plain numbers"
+            raise wrong_return(type(self), "uplink", wanted, sent)
+        kept = self._state(optimizer) if before is None else before
+        self.job.store.save(
+            self.round.number,
+            {**kept, **self.round.kept(), **self._asked()},
+            after=self.round.after,
+            keep_from=int(header.get(KEEP_FROM, 0)),
+        )
+        paid = Parcel(metrics=self.spent())
+        return join(self._counts("train"), received, loss, trained, sent, paid)
+
+    @override
+    def assess(self, parcel: Parcel, header: Header) -> Parcel:
+        """Evaluate the received model with the client's private tensors.
+
+        Parameters, ``Raises`` as :meth:`train`.
+
+        Returns
+        -------
+        Parcel
+            Scores, and the hash of the whole model.
+        """
+        self.round = self.begin(parcel, header)
+        measured = self._measure("post_aggregation")
+        about = Parcel(
+            facts={WEIGHTS_HASH: hash_tensors(self.tensors())}, metrics=self.spent()
+        )
+        return join(self._counts("test"), measured, about)
+
+    def _counts(self, split: str) -> Parcel:
+        count = len(self.data.partition.positions(split))
+        return Parcel(metrics={NUM_EXAMPLES: count, **self.round.restart_metrics()})
+
+    # Steps of a round ------------------------------------------------------------
+
+    def begin(self, parcel: Parcel, header: Header) -> Round:
+        """Read a message, and set the model to its state at the start of the round.
+
+        Raises
+        ------
+        DataError
+            The client's state is gone, or cannot be used.
+        WireError
+            The number is no round, or comes before a round that the client has done;
+            or the arrays are not what the model shares.
+        """
+        number = int(header[SERVER_ROUND])
+        if number < 1:
+            raise WireError(
+                f"client {self.job.client_id} is asked for round {number}, rounds"
+                " count from 1; both ends must run the same version of fedgraph_flwr"
+            )
+        known = int(parcel.facts.get(LAST_ROUND, 0))
+        after = self.goes_on_from(number, known)
+        if after >= number:
+            raise WireError(
+                f"client {self.job.client_id} is asked for round {number} after its"
+                f" round {after}; both ends must run the same version of fedgraph_flwr"
+            )
+        stored, fresh_start = recall(
+            self.job.store,
+            number,
+            after,
+            known=known,
+            may_restart=self.job.may_restart,
+        )
+        named = self.tensors()
+        shared = read_shared(
+            select(SHARED, parcel.arrays),
+            {n: named[n] for n in self.shared_keys},
+            client_id=self.job.client_id,
+        )
+        if stored is None and not shared:
+            self.without_state(number)
+        elif not shared and set(self.shared_keys) - set(stored or {}):
+            raise WireError(f"client {self.job.client_id} is sent no model")
+        stored = stored or {}
+        return Round(
+            number=number,
+            after=after,
+            received=self._set(shared, stored),
+            extras={n: a for n, a in parcel.arrays.items() if not n.startswith(SHARED)},
+            facts=parcel.facts,
+            stored=stored,
+            fresh_start=fresh_start,
+        )
+
+    @torch.no_grad()
+    def _set(
+        self, shared: NamedArrays, stored: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Copy received arrays into the model, then the stored private ones.
+
+        Return what was received, as tensors of their own.
+        """
+        named, received = self.tensors(), {}
+        for name, array in shared.items():
+            own = torch.from_numpy(np.array(array)).to(named[name].device)
+            named[name].copy_(own)
+            received[name] = own
+        for name in self.private_keys():
+            if name in stored:
+                named[name].copy_(stored[name])
+        return received
+
+    def _train(self, optimizer: Optimizer) -> Parcel:
+        """Train, if there is anything to do; return the loss of the last epoch."""
+        num_epochs = self.num_epochs()
+        if not isinstance(num_epochs, Integral) or num_epochs < 0:
+            raise wrong_return(type(self), "num_epochs", "an int >= 0", num_epochs)
+        if not num_epochs or not len(self.trained_on()):
+            return Parcel()
+        order, noise = self.generators(self.job.device)
+        self.model.train()
+        loss = self.run_epochs(optimizer, num_epochs, order=order, noise=noise)
+        return Parcel(metrics={TRAIN_LOSS: loss})
+
+    def generators(
+        self, device: torch.device
+    ) -> tuple[torch.Generator, torch.Generator]:
+        """Streams of this round: of the order of batches (on the CPU), and of noise."""
+        stream = self.job.settings.seed, self.job.client_id, self.round.number
+        order = torch.Generator().manual_seed(derive_seed(*stream, "train"))
+        noise = torch.Generator(device).manual_seed(derive_seed(*stream, "dropout"))
+        return order, noise
+
+    def run_epochs(
+        self,
+        optimizer: Optimizer,
+        num_epochs: int,
+        *,
+        order: torch.Generator,
+        noise: torch.Generator,
+    ) -> float:
+        """Train; return the mean loss of the last epoch.
+
+        ``order`` draws the batches (on the CPU), ``noise`` what a loss needs.
+        """
+
+        def loss_of(batch: Any) -> Tensor:
+            loss = self.loss(batch, noise)
+            if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
+                wanted = "one number, a tensor made of the model's tensors"
+                raise wrong_return(type(self), "loss", wanted, loss)
+            return loss
+
+        return train_epochs(
+            loss_of,
+            optimizer,
+            self.data,
+            num_epochs=num_epochs,
+            batch_size=self.job.settings.batch_size,
+            generator=order,
+            min_batch=self.MIN_BATCH,
+            train=self.trained_on(),
+            begin_epoch=self.begin_epoch,
+            end_step=self.end_step,
+            end_epoch=self.end_epoch,
+        )
+
+    def _measure_if_due(self, point: str) -> Parcel:
+        """Measure, if ``evaluate-every`` picks the model at a point, or it is last."""
+        after = self.round.number - (point != "post_training")
+        is_due = self.job.settings.is_measured(after)
+        return self._measure(point) if is_due else self.sizes()
+
+    def _measure(self, point: str) -> Parcel:
+        self.model.eval()
+        found = Parcel()
+        with self.hiding_failure():
+            found = self.scores(point)
+            if not isinstance(found, Parcel):
+                raise wrong_return(type(self), "scores", "a Parcel", found)
+        return join(self.sizes(), found)
+
+    def sizes(self) -> Parcel:
+        """Metric of the number of training graphs."""
+        return Parcel(metrics={count_key("train"): len(self.data.partition.train)})
+
+    def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """Tensors from which the next round goes on."""
+        extra = self.extra_state()
+        if not isinstance(extra, dict) or not all(
+            isinstance(t, Tensor) for t in extra.values()
+        ):
+            raise wrong_return(
+                type(self), "extra_state", "a dict of tensors by name", extra
+            )
+        tensors = self._detached(self.private_keys()) | extra
+        if self.job.settings.persist_optimizer:
+            tensors |= optimizer_tensors(optimizer)
+        return tensors
+
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers of the model by name."""
+        return {name: there[key] for name, (there, key) in self._places.items()}
 
-    @abstractmethod
-    def private_keys(self) -> list[str]:
-        """Names of tensors that stay and persist."""
+    @cached_property
+    def _places(self) -> dict[str, tuple[dict[str, Any], str]]:
+        return dict(places(self.model))  # ``state_dict`` searches each time
 
-    @abstractmethod
-    def _start_of_model(self) -> Start:
-        """Make the model before round 1."""
+    def predictor(self) -> dict[str, Tensor]:
+        """Tensors of the client's model folder: the model, and what else it needs."""
+        return self.tensors()
+
+    def _detached(self, names: list[str]) -> dict[str, Tensor]:
+        named = self.tensors()
+        return {n: named[n].detach() for n in names}
+
+    # Privacy of its updates ------------------------------------------------------
 
     def _overflowed(self) -> bool:
         """Whether the model, or its update, holds NaN or infinity."""
@@ -193,425 +627,6 @@ class NoisyUpdates(ClassicClient, Generic[P]):
         return self.job.site.spent(self.data.partition)
 
 
-Metrics = dict[str, int | float]
-
-
-class GraphClient(NoisyUpdates[P]):
-    """One client for the length of one message.
-
-    :meth:`train` and :meth:`assess` answer a message, and are the same for every
-    method. A task fills in the model, its loss and its scores; a paper overrides the
-    parts in which it differs.
-    """
-
-    MIN_BATCH: ClassVar[int] = 1  # graphs; a smaller last batch joins the one before
-    DATA: ClassVar[type[ClientData]] = ClientData
-    # Why its models cannot predict outside of a run, or other clients' items in it.
-    WHY_NOT: ClassVar[str] = "its class has no function predict"
-    NOT_ELSEWHERE: ClassVar[str] = ""
-
-    def __init__(self, job: Job[P]) -> None:
-        self.job, self.params, self.data = job, job.params, job.data
-        start = self._start_of_model()
-        self.model, self.shared_keys = start.model, list(start.shared)
-        if job.device.type != "cpu":  # where it was built; to go over it takes time
-            self.model.to(job.device)
-        self.round = Round()  # of the message that is answered
-
-    @override
-    def _start_of_model(self) -> Start:
-        return start_of(type(self), self.job.spec)
-
-    # What a task fills in --------------------------------------------------------
-
-    @classmethod
-    @abstractmethod
-    def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
-        """Model before round 1, which depends on ``spec`` alone.
-
-        Draws come from generators made of the specification's seed.
-        """
-
-    @classmethod
-    def build_predictor(cls, spec: ModelSpec[P]) -> nn.Module:
-        """Model that has the tensors of :meth:`predictor`, to be filled with them."""
-        return cls.build_model(spec)
-
-    @classmethod
-    def predict(cls, model: Any, data: Any, params: P) -> Tensor:
-        """Predict for a client's validation items, then for its test items.
-
-        Parameters
-        ----------
-        model : Module
-            As of :meth:`build_predictor`, in evaluation mode.
-        data : ClientData
-            As of ``DATA``.
-        params : Settings
-            Of the method.
-
-        Returns
-        -------
-        float32 tensor, shape (num_val + num_test, num_outputs)
-            Logits, the numbers that a regression predicts, or embeddings.
-        """
-        raise NotImplementedError(cls.WHY_NOT)
-
-    @classmethod
-    def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:
-        """Names of the tensors that travel: of the convolutions, or of all."""
-        return [
-            name
-            for name in model.state_dict()
-            if settings.shared_group == "all" or name.startswith("convs.")
-        ]
-
-    @abstractmethod
-    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        """Mean loss of a batch; random draws come from ``generator``."""
-
-    @abstractmethod
-    def scores(self, point: str) -> Parcel:
-        """Evaluate the model as it is now, at ``point`` of the round.
-
-        Parameters
-        ----------
-        point : str
-            "post_aggregation" or "post_training".
-
-        Returns
-        -------
-        Parcel
-            ``metrics`` named ``eval/<split>/<point>/<metric>``, or in ``evaluation``
-            what the server needs to evaluate itself.
-        """
-
-    # Where papers differ ---------------------------------------------------------
-
-    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
-        """Make the reply after training: the trained shared tensors.
-
-        Parameters
-        ----------
-        trained : dict of str to tensor
-            In the order of ``shared_keys``; with noise, if the run protects updates.
-        """
-        return Parcel(arrays=with_prefix(SHARED, to_arrays(trained)))
-
-    @override
-    def private_keys(self) -> list[str]:
-        """Names of tensors that stay and persist: all that do not travel."""
-        shared = set(self.shared_keys)
-        return [n for n in self.tensors() if n not in shared]
-
-    def optimizer(self) -> Optimizer:
-        """Make the optimiser of this round, of all parameters."""
-        parameters = self.model.parameters()
-        return make_optimizer(parameters, self.job.settings, self.round.stored)
-
-    def num_epochs(self) -> int:
-        """Local epochs in this round."""
-        return self.job.settings.local_epochs
-
-    def trained_on(self) -> IntArray:
-        """Positions of the graphs to train on, ascending: all training graphs."""
-        return self.data.partition.train
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Do what must be done before local epoch ``epoch``, counted from 0."""
-
-    def end_step(self) -> None:
-        """Do what must be done after each step of the optimiser."""
-
-    def end_epoch(self, epoch: int) -> None:
-        """Do what must be done after local epoch ``epoch``."""
-
-    def extra_state(self) -> dict[str, Tensor]:
-        """Further tensors to keep; the next round finds them in ``stored``."""
-        return {}
-
-    def goes_on_from(self, number: int, known: int) -> int:  # noqa: ARG002
-        """Round whose state round ``number`` goes on from; 0 for none.
-
-        That is the last one that the server knows of, ``told``: a round whose reply it
-        does not have counts for neither side.
-        """
-        return known
-
-    def without_state(self, number: int) -> None:
-        """Refuse a round if nothing is stored from before it and no model came.
-
-        Raises
-        ------
-        DataError
-        """
-        raise DataError(
-            f"no private state of client {self.job.client_id} before round"
-            f" {number} in {self.job.store.folder}, and the server sends no"
-            " model to begin with; restore the folder, or start a new run"
-        )
-
-    # Answering a message ---------------------------------------------------------
-
-    @override
-    def train(self, parcel: Parcel, header: Header) -> Parcel:
-        """Evaluate the received model, train it, evaluate again, store, reply.
-
-        A model that ``evaluate-every`` leaves out is not evaluated.
-
-        Parameters
-        ----------
-        parcel : Parcel
-            Shared tensors, or none if those stored are to be used; and whatever else
-            the method sends.
-        header : mapping
-            ``server-round``; ``keep-from``, the round of the oldest checkpoint.
-
-        Returns
-        -------
-        Parcel
-            What :meth:`uplink` makes; scores at both points, the training loss and
-            what privacy was spent.
-
-        Raises
-        ------
-        DataError, WireError
-            As :meth:`begin`.
-        """
-        self.round = self.begin(parcel, header)
-        optimizer = self.optimizer()
-        return self.finish(optimizer, self.practise(optimizer), header)
-
-    def practise(self, optimizer: Optimizer) -> Parcel:
-        """Evaluate the model, train it, evaluate it again; return scores and loss."""
-        received, loss = self._measure_if_due("post_aggregation"), Parcel()
-        with self.hiding_failure():
-            loss = self._train(optimizer)
-        return join(received, loss, self._measure_if_due("post_training"))
-
-    def finish(self, optimizer: Optimizer, practised: Parcel, header: Header) -> Parcel:
-        """Make the reply of a trained client, and store its state."""
-        before = None
-        if self.job.privacy.update_clip and self.SENDS_UPDATES and self._overflowed():
-            before = self._put_back()
-        # Before the state: who must not or cannot send has not done the round.
-        sent = self.uplink(self._privatised(self._detached(self.shared_keys)))
-        if not _can_travel(sent):
-            wanted = "a Parcel of NumPy arrays and plain numbers"
-            raise wrong_return(type(self), "uplink", wanted, sent)
-        kept = self._state(optimizer) if before is None else before
-        self.job.store.save(
-            self.round.number,
-            {**kept, **self.round.kept(), **self._asked()},
-            after=self.round.after,
-            keep_from=int(header.get(KEEP_FROM, 0)),
-        )
-        count = len(self.data.partition.train)
-        counts = Parcel(metrics={NUM_EXAMPLES: count, **self.round.restart_metrics()})
-        return join(counts, practised, sent, Parcel(metrics=self.spent()))
-
-    @override
-    def assess(self, parcel: Parcel, header: Header) -> Parcel:
-        """Evaluate the received model with the client's private tensors.
-
-        Parameters, ``Raises`` as :meth:`train`.
-
-        Returns
-        -------
-        Parcel
-            Scores, and the hash of the whole model.
-        """
-        self.round = self.begin(parcel, header)
-        measured = self._measure("post_aggregation")
-        count = len(self.data.partition.test)
-        counts = Parcel(metrics={NUM_EXAMPLES: count, **self.round.restart_metrics()})
-        about = Parcel(
-            facts={WEIGHTS_HASH: hash_tensors(self.tensors())}, metrics=self.spent()
-        )
-        return join(counts, measured, about)
-
-    # Steps of a round ------------------------------------------------------------
-
-    def begin(self, parcel: Parcel, header: Header) -> Round:
-        """Read a message, and set the model to its state at the start of the round.
-
-        Raises
-        ------
-        DataError
-            The client's state is gone, or cannot be used.
-        WireError
-            The number is no round, or comes before a round that the client has done;
-            or the arrays are not what the model shares.
-        """
-        number = int(header[SERVER_ROUND])
-        if number < 1:
-            raise WireError(
-                f"client {self.job.client_id} is asked for round {number}, rounds"
-                " count from 1; both ends must run the same version of fedgraph_flwr"
-            )
-        known = int(parcel.facts.get(LAST_ROUND, 0))
-        after = self.goes_on_from(number, known)
-        if after >= number:
-            raise WireError(
-                f"client {self.job.client_id} is asked for round {number} after its"
-                f" round {after}; both ends must run the same version of fedgraph_flwr"
-            )
-        stored, fresh_start = recall(
-            self.job.store,
-            number,
-            after,
-            known=known,
-            may_restart=self.job.may_restart,
-        )
-        named = self.tensors()
-        shared = read_shared(
-            select(SHARED, parcel.arrays),
-            {n: named[n] for n in self.shared_keys},
-            client_id=self.job.client_id,
-        )
-        if stored is None and not shared:
-            self.without_state(number)
-        elif not shared and set(self.shared_keys) - set(stored or {}):
-            raise WireError(f"client {self.job.client_id} is sent no model")
-        stored = stored or {}
-        return Round(
-            number=number,
-            after=after,
-            received=self._set(shared, stored),
-            extras={n: a for n, a in parcel.arrays.items() if not n.startswith(SHARED)},
-            facts=parcel.facts,
-            stored=stored,
-            fresh_start=fresh_start,
-        )
-
-    @torch.no_grad()
-    def _set(
-        self, shared: NamedArrays, stored: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Copy received arrays into the model, then the stored private ones.
-
-        Return what was received, as tensors of their own.
-        """
-        named, received = self.tensors(), {}
-        for name, array in shared.items():
-            own = torch.from_numpy(np.array(array)).to(named[name].device)
-            named[name].copy_(own)
-            received[name] = own
-        for name in self.private_keys():
-            if name in stored:
-                named[name].copy_(stored[name])
-        return received
-
-    def _train(self, optimizer: Optimizer) -> Parcel:
-        """Train, if there is anything to do; return the loss of the last epoch."""
-        num_epochs = self.num_epochs()
-        if not isinstance(num_epochs, Integral) or num_epochs < 0:
-            raise wrong_return(type(self), "num_epochs", "an int >= 0", num_epochs)
-        if not num_epochs or not len(self.trained_on()):
-            return Parcel()
-        order, noise = self.generators(self.job.device)
-        self.model.train()
-        return train_loss(
-            self.run_epochs(optimizer, num_epochs, order=order, noise=noise)
-        )
-
-    def generators(
-        self, device: torch.device
-    ) -> tuple[torch.Generator, torch.Generator]:
-        """Streams of this round: of the order of batches (on the CPU), and of noise."""
-        stream = self.job.settings.seed, self.job.client_id, self.round.number
-        order = torch.Generator().manual_seed(derive_seed(*stream, "train"))
-        noise = torch.Generator(device).manual_seed(derive_seed(*stream, "dropout"))
-        return order, noise
-
-    def run_epochs(
-        self,
-        optimizer: Optimizer,
-        num_epochs: int,
-        *,
-        order: torch.Generator,
-        noise: torch.Generator,
-    ) -> float:
-        """Train; return the mean loss of the last epoch.
-
-        ``order`` draws the batches (on the CPU), ``noise`` what a loss needs.
-        """
-
-        def loss_of(batch: Any) -> Tensor:
-            loss = self.loss(batch, noise)
-            if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
-                wanted = "one number, a tensor made of the model's tensors"
-                raise wrong_return(type(self), "loss", wanted, loss)
-            return loss
-
-        return train_epochs(
-            loss_of,
-            optimizer,
-            self.data,
-            num_epochs=num_epochs,
-            batch_size=self.job.settings.batch_size,
-            generator=order,
-            min_batch=self.MIN_BATCH,
-            train=self.trained_on(),
-            begin_epoch=self.begin_epoch,
-            end_step=self.end_step,
-            end_epoch=self.end_epoch,
-        )
-
-    def is_due(self, point: str) -> bool:
-        """Whether ``evaluate-every`` picks the model at a point, or it is the last."""
-        settings, is_trained = self.job.settings, point == "post_training"
-        after = self.round.number if is_trained else self.round.number - 1
-        return settings.is_measured(after)
-
-    def _measure_if_due(self, point: str) -> Parcel:
-        return self._measure(point) if self.is_due(point) else self.sizes()
-
-    def _measure(self, point: str) -> Parcel:
-        self.model.eval()
-        found = Parcel()
-        with self.hiding_failure():
-            found = self.scores(point)
-            if not isinstance(found, Parcel):
-                raise wrong_return(type(self), "scores", "a Parcel", found)
-        return join(self.sizes(), found)
-
-    def sizes(self) -> Parcel:
-        """Metric of the number of training graphs."""
-        return Parcel(metrics={count_key("train"): len(self.data.partition.train)})
-
-    def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:
-        """Tensors from which the next round goes on."""
-        extra = self.extra_state()
-        if not isinstance(extra, dict) or not all(
-            isinstance(t, Tensor) for t in extra.values()
-        ):
-            raise wrong_return(
-                type(self), "extra_state", "a dict of tensors by name", extra
-            )
-        tensors = self._detached(self.private_keys()) | extra
-        if self.job.settings.persist_optimizer:
-            tensors |= optimizer_tensors(optimizer)
-        return tensors
-
-    @override
-    def tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers of the model by name."""
-        return {name: there[key] for name, (there, key) in self._places.items()}
-
-    @cached_property
-    def _places(self) -> dict[str, tuple[dict[str, Any], str]]:
-        return dict(places(self.model))  # ``state_dict`` searches each time
-
-    def predictor(self) -> dict[str, Tensor]:
-        """Tensors of the client's model folder: the model, and what else it needs."""
-        return self.tensors()
-
-    def _detached(self, names: list[str]) -> dict[str, Tensor]:
-        named = self.tensors()
-        return {n: named[n].detach() for n in names}
-
-
 def _can_travel(sent: object) -> bool:
     """Whether what a client is about to send can be packed."""
     if not isinstance(sent, Parcel):
@@ -621,11 +636,6 @@ def _can_travel(sent: object) -> bool:
     return all(isinstance(a, np.ndarray | np.generic) for a in arrays) and all(
         isinstance(n, int | float) for n in numbers
     )
-
-
-def train_loss(loss: float) -> Parcel:
-    """Make the metric of the mean loss of a round's last epoch."""
-    return Parcel(metrics={TRAIN_LOSS: loss})
 
 
 def start_of(client: type[GraphClient[P]], spec: ModelSpec[P]) -> Start:

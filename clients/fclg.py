@@ -54,6 +54,7 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
         """Embed by the graphs alone."""
         return torch.cat([model(batch) for batch in data.evaluation])
 
+    @override
     @classmethod
     def diffusion(cls, params: FCLGParams) -> DiffusionSpec:
         """Second view of Sec. 4: personalised PageRank or heat."""

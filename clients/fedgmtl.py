@@ -86,6 +86,7 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
         sent = super().uplink(trained)
         return join(sent, Parcel(evaluation=self.derived(sent.arrays)))
 
+    @override
     @classmethod
     def derived(cls, arrays: NamedArrays) -> NamedArrays:
         """Omega of the tensors that are sent, made a covariance."""

@@ -64,8 +64,9 @@ def smoothing_confidence(soft: Tensor, degree: Tensor) -> Tensor:
 class FedGTAClient(NodeClassifierClient[FedGTAParams]):
     """Sends its trained model, moments of its labels, and how far it is to count."""
 
+    @override
     @classmethod
-    def tells_class_counts(cls, params: FedGTAParams) -> bool:  # noqa: ARG003
+    def tells_class_counts(cls, params: FedGTAParams) -> bool:
         """Moments of high order are those of the training nodes' labels alone."""
         return True
 

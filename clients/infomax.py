@@ -136,8 +136,9 @@ class MVGRLClient(InfoMaxClient[MVGRLParams]):
     def width(cls, settings: RunSettings) -> int:
         return settings.hidden_dim
 
+    @override
     @classmethod
-    def diffusion(cls, params: MVGRLParams) -> DiffusionSpec:  # noqa: ARG003
+    def diffusion(cls, params: MVGRLParams) -> DiffusionSpec:
         """Personalised PageRank."""
         return DiffusionSpec(kind="ppr")
 

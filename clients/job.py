@@ -1,4 +1,4 @@
-"""What a client is given, what it remembers of a round, and what it may offer."""
+"""What a client is given, and what it remembers of a round."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, TypeVar
 
 import torch
 from flwr.common.logger import log
 from torch import Tensor, nn
 
 from fedgraph_flwr.core.config import RunSettings, Settings
-from fedgraph_flwr.core.data import DiffusionSpec
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.privacy_settings import PrivacySettings
 from fedgraph_flwr.core.seeding import derive_seed
@@ -239,67 +238,3 @@ def recall(
         return stored, None
     since = stored[_BEGAN_AFRESH]
     return stored, since if int(since[0]) > known else None
-
-
-@runtime_checkable
-class Opens(Protocol):
-    """Gives something to the other clients before round 1."""
-
-    def opening(self) -> NamedArrays:
-        """Arrays to give, once the strategy asks for them."""
-        ...
-
-    @classmethod
-    def shares_features(cls, params: Any) -> bool:
-        """Whether features of nodes leave the client; a site must agree to that."""
-        ...
-
-
-@runtime_checkable
-class TellsClasses(Protocol):
-    """Sends what tells how many nodes of each class it has."""
-
-    @classmethod
-    def tells_class_counts(cls, params: Any) -> bool:
-        """Whether it does with these parameters; a site must agree to that."""
-        ...
-
-
-@runtime_checkable
-class Introduces(Protocol):
-    """Tells the server something at roll call, for a relay to hand on."""
-
-    @classmethod
-    def introduction(cls, params: Any, store: ClientStore) -> dict[str, str]:
-        """Texts to tell, by name."""
-        ...
-
-
-@runtime_checkable
-class Remarks(Protocol):
-    """Tells its site's operator something about received and sent mail."""
-
-    @classmethod
-    def remark(cls, received: NamedArrays, sent: NamedArrays) -> str:
-        """Half a sentence for a message's line in the log; "" for nothing."""
-        ...
-
-
-@runtime_checkable
-class Derives(Protocol):
-    """Hands over something that is computed from the arrays beside it alone."""
-
-    @classmethod
-    def derived(cls, arrays: NamedArrays) -> NamedArrays:
-        """Make ``evaluation`` of a parcel from its ``arrays``."""
-        ...
-
-
-@runtime_checkable
-class Diffuses(Protocol):
-    """Trains on a second, weighted view of its graphs."""
-
-    @classmethod
-    def diffusion(cls, params: Any) -> DiffusionSpec:
-        """How the second view is made."""
-        ...

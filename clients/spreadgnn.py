@@ -86,6 +86,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         super().__init__(job)
         self.heads = self.inverse = torch.empty(0)  # Phi and Omega^-1 of this epoch
 
+    @override
     @classmethod
     def introduction(
         cls, params: SpreadGNNParams, store: ClientStore
@@ -96,6 +97,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         ring = KeyRing(store.folder, client_id=store.client_id)
         return {PUBLIC_KEY: ring.public_key}
 
+    @override
     @classmethod
     def remark(cls, received: NamedArrays, sent: NamedArrays) -> str:
         """Say of the letters that came and go whether they are sealed."""

@@ -23,7 +23,6 @@ from forks import warm_context
 from clients.base import GraphClient, start_of
 from clients.graphs.batching import Batch, CollatedGraphs
 from clients.graphs.noisy_view import NoisyStructure, NoisyView
-from clients.job import Diffuses
 from clients.privacy.laplace import Adjacency, Triangles
 from clients.store import ClientStore
 from datasets import find_dataset, molecules
@@ -182,9 +181,8 @@ def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrid
     run = resolved(method, **overrides)
     partition = partition or make_partition(held_out=run.settings.held_out)
     data = run.method.client.DATA.collate(partition, CPU)
-    if issubclass(run.method.client, Diffuses):
-        spec, graphs = run.method.client.diffusion(run.params), partition.graphs
-        data = data.with_view(diffuse(graphs, spec))
+    if spec := run.method.client.diffusion(run.params):
+        data = data.with_view(diffuse(partition.graphs, spec))
     store = ClientStore(root, "experiment", client_id=partition.client_id)
     site = run.site(store, is_secret=False)
     return run.method.client(run.job(data, store, site, CPU))

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
@@ -101,49 +100,6 @@ class SingleBatch(Batch):
         return torch.tensor([self.positions[0]], device=self.y.device)
 
 
-class BareBatch(Batch):
-    """Graphs without edges, joined once their nodes are asked for.
-
-    A method that trains on noisy views of them never asks.
-    """
-
-    def __init__(self, graphs: CollatedGraphs, positions: IntArray) -> None:
-        index = send(positions, graphs.device)
-        given = {"y": graphs.y[index], "positions": positions, "index": index}
-        vars(self).update(given, _graphs=graphs)  # the class is frozen
-
-    _graphs: CollatedGraphs
-
-    @cached_property
-    def _joined(self) -> Batch:
-        return self._graphs.join(self.positions)
-
-    @override
-    @property
-    def x(self) -> Tensor:
-        return self._joined.x
-
-    @override
-    @property
-    def edge_index(self) -> Tensor:
-        return self._joined.edge_index
-
-    @override
-    @property
-    def adjacency(self) -> Tensor:
-        return self._joined.adjacency
-
-    @override
-    @property
-    def membership(self) -> Tensor:
-        return self._joined.membership
-
-    @override
-    @property
-    def graph_of_node(self) -> Tensor:
-        return self._joined.graph_of_node
-
-
 class CollatedGraphs:
     """Flat tensors of many graphs on one device, ready to be cut into batches.
 
@@ -168,7 +124,7 @@ class CollatedGraphs:
                 f"{graphs.name} has edges in one direction only; the models here sum"
                 " over neighbours of undirected graphs: add the reverse edges"
             )
-        self.device, self._graphs = device, graphs
+        self.device = device
         self._node_ptr = graphs.node_ptr
         self._edge_ptr = graphs.edge_ptr
         x = torch.from_numpy(np.ascontiguousarray(graphs.x))
@@ -180,24 +136,6 @@ class CollatedGraphs:
         self.degree = torch.from_numpy(graphs.degrees()).to(device)
         self.y = torch.from_numpy(np.ascontiguousarray(graphs.y)).to(device)
 
-    @cached_property  # stacks alone ask
-    def is_sound(self) -> bool:
-        """Whether every feature is a column, and every edge ends at a node, of its own.
-
-        Otherwise these graphs, joined to others, would read the others' numbers.
-        """
-        graphs = self._graphs
-        num_nodes = np.repeat(np.diff(graphs.node_ptr), np.diff(graphs.edge_ptr))
-        columns = graphs.x if graphs.x.ndim == 1 else np.zeros(0)
-        return _are_below(columns, graphs.num_features) and _are_below(
-            graphs.edge_index, num_nodes
-        )
-
-    @property
-    def pointers(self) -> tuple[IntArray, IntArray]:
-        """First row of each graph among all nodes, and among all edges."""
-        return self._node_ptr, self._edge_ptr
-
     def node_rows(self, positions: IntArray) -> Tensor:
         """Rows, among all nodes, of the nodes of the graphs at ``positions``."""
         return gather(self._node_ptr, positions, self.device)[0]
@@ -206,12 +144,6 @@ class CollatedGraphs:
         """Join the graphs at ``positions``, in that order."""
         if len(positions) == 1:
             return self._single(int(positions[0]))
-        if not self.edge_index.shape[1]:
-            return BareBatch(self, positions)
-        return self.join(positions)
-
-    def join(self, positions: IntArray) -> Batch:
-        """Join the graphs at ``positions`` now."""
         device = self.device
         nodes, node_ptr, node_sizes = gather(self._node_ptr, positions, device)
         edges, _, edge_sizes = gather(self._edge_ptr, positions, device)
@@ -254,10 +186,6 @@ class CollatedGraphs:
         part = np.cumsum(sizes) // max_nodes
         for number in np.unique(part):
             yield self.batch(positions[part == number])
-
-
-def _are_below(numbers: NDArray[Any], end: int | IntArray) -> bool:
-    return bool(((numbers >= 0) & (numbers < end)).all())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any, Self
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,40 +63,6 @@ def csr(
         (len(row_ptr) - 1, num_columns),
         check_invariants=False,
     )
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Parts:
-    """A sparse matrix in CSR form, whose parts can be joined with those of others.
-
-    Parameters
-    ----------
-    row_ptr : int64 tensor, shape (num_rows + 1,)
-    columns : int64 tensor, shape (num_entries,)
-    values : float tensor, shape (num_entries,)
-    num_columns : int
-    """
-
-    row_ptr: Tensor
-    columns: Tensor
-    values: Tensor
-    num_columns: int
-
-    @cached_property
-    def matrix(self) -> Tensor:
-        """The sparse CSR tensor; it shares memory with its parts."""
-        return csr(self.row_ptr, self.columns, self.num_columns, self.values)
-
-    @classmethod
-    def of(cls, dense: Tensor) -> Self:
-        """Store the entries of a dense matrix that are not 0."""
-        found = dense.to_sparse_csr()
-        return cls(
-            row_ptr=found.crow_indices(),
-            columns=found.col_indices(),
-            values=found.values(),
-            num_columns=dense.shape[1],
-        )
 
 
 @cache

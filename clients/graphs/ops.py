@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
-
-from .csr import Parts
 
 Product: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -25,17 +23,9 @@ def sum_rows(ones: Tensor, x: Tensor) -> Tensor:
     is_differentiated = x.requires_grad and torch.is_grad_enabled()
     fits = is_usual and x.shape[0] == ones.shape[1] and x.shape[1]
     if fits and not is_differentiated:
-        return sum_bags(ones.col_indices(), ones.crow_indices(), x)
+        bags = ones.col_indices(), ones.crow_indices()
+        return torch.embedding_bag(x, *bags, False, 0, False, None, True)[0]
     return ones @ x
-
-
-def sum_bags(columns: Tensor, offsets: Tensor, x: Tensor) -> Tensor:
-    """Sum bags of rows of ``x``: (num_rows, d) -> (num_bags, d).
-
-    Bag i has the rows that ``columns`` names from ``offsets[i]`` to ``offsets[i + 1]``.
-    """
-    total, *_ = torch.embedding_bag(x, columns, offsets, False, 0, False, None, True)
-    return total
 
 
 class _Symmetric(torch.autograd.Function):
@@ -121,62 +111,15 @@ def relu_dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tens
     """
     if generator is None or p == 0:
         return torch.relu(x)
-    return relu_masked(x, *dropout_mask(x, p, generator))
-
-
-def relu_masked(x: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """ReLU, times a mask of 0 and ``scale``."""
-    return _ReluDropout.apply(x, mask, scale)  # type: ignore[no-any-return,no-untyped-call]
+    return _ReluDropout.apply(x, *dropout_mask(x, p, generator))  # type: ignore[no-any-return,no-untyped-call]
 
 
 def dropout_mask(
     like: Tensor, p: float, generator: torch.Generator
 ) -> tuple[Tensor, float]:
     """Draw a mask of 0 and 1 / (1 - p), laid out as ``like``; also return the scale."""
-    masks = dropout_masks([like], p, generator)
-    return masks.layers[0], masks.scale
-
-
-class DropoutMasks(NamedTuple):
-    """Dropout of several layers: a mask of 0 and ``scale`` for each."""
-
-    layers: Sequence[Tensor]
-    scale: float
-
-
-def dropout_masks(
-    like: Sequence[Tensor], p: float, generator: torch.Generator
-) -> DropoutMasks:
-    """Draw a mask for each tensor, all of them in one go.
-
-    On a CPU they are those that :func:`dropout_mask` draws one after the other. A GPU's
-    draws depend on where each of them ends, and a stack of clients makes one for all.
-    """
-    sizes = [(t.numel() + 3) // 4 for t in like]
-    words = torch.empty(sum(sizes), dtype=torch.int64, device=like[0].device)
-    draw_words(words, generator)
-    parts = zip(torch.split(words, sizes), like, strict=True)
-    masks, scales = zip(*(mask_of(own, t, p) for own, t in parts), strict=True)
-    return DropoutMasks(masks, scales[0])
-
-
-def relu_layer(x: Tensor, masks: DropoutMasks | None, layer: int) -> Tensor:
-    """ReLU, times the mask of a layer if there are masks."""
-    if masks is None:
-        return torch.relu(x)
-    return relu_masked(x, masks.layers[layer], masks.scale)
-
-
-def draw_words(words: Tensor, generator: torch.Generator) -> None:
-    """Fill with 64 random bits each.
-
-    On a CPU two draws give what one of both lengths gives.
-    """
-    words.random_(-(2**63), None, generator=generator)
-
-
-def mask_of(words: Tensor, like: Tensor, p: float) -> tuple[Tensor, float]:
-    """Make a mask and its scale from random words; one word serves four entries."""
+    words = torch.empty((like.numel() + 3) // 4, dtype=torch.int64, device=like.device)
+    words.random_(-(2**63), None, generator=generator)  # one serves four entries
     level = round(p * 2**16)
     scale = 2**16 / (2**16 - level)
     draws = words.view(torch.int16).flatten()[: like.numel()].view(like.shape)
@@ -200,18 +143,18 @@ class BareLinear(nn.Linear):
 class SparseRows(NamedTuple):
     """Constant features, most of them 0, of shape (num_nodes, num_features)."""
 
-    rows: Parts
-    columns: Parts  # of the transpose
+    rows: Tensor  # sparse CSR
+    columns: Tensor  # of the transpose
 
     @classmethod
     def of(cls, x: Tensor) -> SparseRows:
         """Store a dense matrix."""
-        return cls(Parts.of(x), Parts.of(x.t().contiguous()))
+        return cls(x.to_sparse_csr(), x.t().contiguous().to_sparse_csr())
 
 
 def dense_rows(x: Tensor | SparseRows) -> Tensor:
     """Features as a dense matrix, (num_nodes, num_features)."""
-    return x.rows.matrix.to_dense() if isinstance(x, SparseRows) else x
+    return x.rows.to_dense() if isinstance(x, SparseRows) else x
 
 
 class _ProjectSparse(torch.autograd.Function):
@@ -220,8 +163,8 @@ class _ProjectSparse(torch.autograd.Function):
     @override
     @staticmethod
     def forward(ctx: Any, weight: Tensor, x: SparseRows) -> Tensor:
-        ctx.columns = x.columns.matrix
-        return x.rows.matrix @ weight.t()
+        ctx.columns = x.columns
+        return x.rows @ weight.t()
 
     @override
     @staticmethod

@@ -16,7 +16,7 @@ from typing_extensions import override
 from fedgraph_flwr.core.data import GraphPartition
 
 from .batching import ClientData, CollatedGraphs
-from .csr import Parts, csr, row_pointer, send
+from .csr import csr, row_pointer, send
 from .ops import SparseRows, dense_rows, spread, sum_neighbours
 
 _SPARSE_BELOW = 0.1  # share of entries that are not 0: then sparse products are faster
@@ -48,7 +48,7 @@ class WholeGraph(NodeStructure):
     y : int64 tensor, shape (num_nodes,)
     adjacency : sparse CSR tensor, shape (num_nodes, num_nodes)
         A; symmetric.
-    normalized : Parts, shape (num_nodes, num_nodes)
+    normalized : sparse CSR tensor, shape (num_nodes, num_nodes)
         D^-1/2 (A + I) D^-1/2; symmetric.
     inverse_degree : float32 tensor, shape (num_nodes, 1)
         1 / degree, 0 for isolated nodes.
@@ -59,7 +59,7 @@ class WholeGraph(NodeStructure):
     features: Tensor | SparseRows
     y: Tensor
     adjacency: Tensor
-    normalized: Parts
+    normalized: Tensor
     inverse_degree: Tensor
     train: Tensor
     val: Tensor
@@ -84,7 +84,7 @@ class WholeGraph(NodeStructure):
 
     @override
     def propagate(self, x: Tensor) -> Tensor:
-        return spread(x, self.normalized.matrix)
+        return spread(x, self.normalized)
 
     @override
     def mean(self, x: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ def make_whole(graphs: CollatedGraphs, partition: GraphPartition) -> WholeGraph:
 
 def _normalized(
     edges: NDArray[np.integer], num_nodes: int, device: torch.device
-) -> Parts:
+) -> Tensor:
     """D^-1/2 (A + I) D^-1/2 from edges sorted by source, then target."""
     loops = np.arange(num_nodes)
     source = np.concatenate([edges[0], loops]).astype(np.int64)
@@ -152,12 +152,8 @@ def _normalized(
     degree = np.bincount(source, minlength=num_nodes)
     root = degree**-0.5  # in double precision
     weight = torch.from_numpy(root[source] * root[target]).to(torch.get_default_dtype())
-    return Parts(
-        row_ptr=row_pointer(send(degree, device)),
-        columns=send(target, device),
-        values=weight.to(device),
-        num_columns=num_nodes,
-    )
+    ptr, columns = row_pointer(send(degree, device)), send(target, device)
+    return csr(ptr, columns, num_nodes, weight.to(device))
 
 
 def _one_hot(columns: Tensor, partition: GraphPartition) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from ..graphs.ops import DropoutMasks, project_rows, relu_layer
+from ..graphs.ops import project_rows, relu_dropout
 from ..graphs.whole_graph import NodeStructure
 from .node_gnn import Features, GCNConv, NodeGNN
 
@@ -47,14 +47,14 @@ class MaskedGNN(NodeGNN):
         self,
         x: Features,
         structure: NodeStructure,
-        masks: DropoutMasks | None = None,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
         h: Features = x
         for layer, conv in enumerate(self.convs):
             assert isinstance(conv, GCNConv)
             if layer:
                 assert isinstance(h, Tensor)
-                h = relu_layer(h, masks, layer - 1)
+                h = relu_dropout(h, self.dropout, generator)
             weight = self.masked(conv.weight, layer)
             h = structure.propagate(project_rows(h, weight)) + conv.bias
         assert isinstance(h, Tensor)
@@ -67,7 +67,7 @@ class MaskedGNN(NodeGNN):
         structure: NodeStructure,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        masks = self.draw_masks(x, generator)
-        h = relu_layer(self.convolve(x, structure, masks), masks, len(self.convs) - 1)
+        h = self.convolve(x, structure, generator)
+        h = relu_dropout(h, self.dropout, generator)
         weight = self.masked(self.readout.weight, -1)
         return nn.functional.linear(h, weight, self.readout.bias)

@@ -13,15 +13,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from ..graphs.ops import (
-    DropoutMasks,
-    SparseRows,
-    dropout_masks,
-    linear,
-    project_rows,
-    relu_layer,
-    uniform,
-)
+from ..graphs.ops import SparseRows, linear, project_rows, relu_dropout, uniform
 from ..graphs.whole_graph import NodeStructure, WholeGraph
 
 Features = Tensor | SparseRows
@@ -97,24 +89,13 @@ class NodeGNN(nn.Module):
         self,
         x: Features,
         structure: NodeStructure,
-        masks: DropoutMasks | None = None,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
         """(num_nodes, hidden): output of the last convolution, before its ReLU."""
         h = self.convs[0](x, structure)
-        for k, conv in enumerate(list(self.convs)[1:]):
-            h = conv(relu_layer(h, masks, k), structure)
+        for conv in list(self.convs)[1:]:
+            h = conv(relu_dropout(h, self.dropout, generator), structure)
         return h  # type: ignore[no-any-return]
-
-    def draw_masks(
-        self, x: Features, generator: torch.Generator | None
-    ) -> DropoutMasks | None:
-        """Draw the dropout of all layers, for nodes with features ``x``."""
-        if generator is None or self.dropout == 0:
-            return None
-        rows = x.rows.row_ptr[1:] if isinstance(x, SparseRows) else x
-        shape = len(rows), self.readout.in_features
-        like = [self.readout.weight.new_empty(shape) for _ in self.convs]
-        return dropout_masks(like, self.dropout, generator)
 
     def represent(self, x: Features, structure: NodeStructure) -> Tensor:
         """(num_nodes, hidden): node embeddings H, without dropout."""
@@ -127,9 +108,8 @@ class NodeGNN(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """(num_nodes, num_classes) of any features and edges."""
-        masks = self.draw_masks(x, generator)
-        h = self.convolve(x, structure, masks)
-        return self.readout(relu_layer(h, masks, len(self.convs) - 1))  # type: ignore[no-any-return]
+        h = self.convolve(x, structure, generator)
+        return self.readout(relu_dropout(h, self.dropout, generator))  # type: ignore[no-any-return]
 
     @override
     def forward(self, graph: WholeGraph, generator: torch.Generator | None) -> Tensor:

@@ -18,7 +18,6 @@ import numpy as np
 from flwr.app import RecordDict
 from numpy.typing import NDArray
 
-from clients.job import Derives
 from clients.letters import is_sealed
 from clients.privacy.site import Release
 
@@ -275,12 +274,15 @@ def _is_released(
 
 def _is_derived(resolved: Resolved | None, parcel: Parcel) -> bool:
     """Whether what is handed over follows from arrays that passed."""
-    client = resolved.method.client if resolved else None
-    if client is None or not issubclass(client, Derives) or not parcel.arrays:
+    if resolved is None or not parcel.arrays:
         return False
-    expected = client.derived(parcel.arrays)
-    return expected.keys() == parcel.evaluation.keys() and all(
-        _same(array, parcel.evaluation[name]) for name, array in expected.items()
+    expected = resolved.method.client.derived(parcel.arrays)
+    return (
+        bool(expected)
+        and expected.keys() == parcel.evaluation.keys()
+        and all(
+            _same(array, parcel.evaluation[name]) for name, array in expected.items()
+        )
     )
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from flwr.common.logger import log
 
 import datasets
-from clients.job import Introduces
 from clients.privacy.noisy_views import site_secret
 from clients.store import ClientStore
 
@@ -211,9 +210,7 @@ def introduce(
     graphs = partition.graphs
     # A hash of the files would confirm a guess of every edge and label.
     is_private = resolved.privacy.is_on and is_own
-    client, facts = resolved.method.client, {}
-    if issubclass(client, Introduces):
-        facts = client.introduction(resolved.params, store)
+    facts = resolved.method.client.introduction(resolved.params, store)
     is_hidden = resolved.privacy.update_clip > 0 and is_site(visit().node)
     facts = {**facts, **tell_data(partition, tells_labels=not is_hidden)}
     facts |= tell_plugins(resolved.plugin)

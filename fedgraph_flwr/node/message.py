@@ -16,7 +16,6 @@ from typing import Any
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.common.logger import log
 
-from clients.job import Remarks
 from clients.store import default_state_dir
 
 from ..core.audit_log import (
@@ -292,9 +291,8 @@ class _Site:
     def _remarks(self) -> Callable[[int, Parcel], str]:
         """Return what says, of a client and its reply, what the method remarks."""
         resolved = self._visit.resolved
-        method: type[Any] = resolved.method.client if resolved else object
         has_mail = self._kind in (MessageType.TRAIN, MessageType.EVALUATE)
-        if not has_mail or not issubclass(method, Remarks):
+        if not has_mail or resolved is None:
             return lambda *_: ""
-        remark, mail = method.remark, unpack(self._message.content)[0]
+        remark, mail = resolved.method.client.remark, unpack(self._message.content)[0]
         return lambda c, sent: remark(mail.get(c, Parcel()).arrays, sent.arrays)

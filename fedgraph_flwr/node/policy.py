@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 import datasets
-from clients.job import Opens, TellsClasses
 
 from ..core.config import Settings
 from ..core.data import GraphPartition, GraphSet
@@ -196,16 +195,14 @@ class Policy(Settings):
                 'set partition to "files" or "iid"',
             )
         client = resolved.method.client
-        hands_on = issubclass(client, Opens) and client.shares_features(params)
-        if hands_on and not self.raw_features:
+        if client.shares_features(params) and not self.raw_features:
             raise _forbidden(
                 "feature rows of this site's nodes, for the server and every other"
                 f" client (table {params.TABLE!r} of the run config)",
                 "raw-features",
                 "switch that off",
             )
-        tells = issubclass(client, TellsClasses) and client.tells_class_counts(params)
-        if tells and not self.statistics:
+        if client.tells_class_counts(params) and not self.statistics:
             raise _forbidden(
                 f"method {resolved.settings.method!r}, which sends moments of labels:"
                 " they tell the server how many training nodes of each class there are",

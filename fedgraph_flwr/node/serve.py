@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from flwr.app import Context
 
 import datasets
-from clients.job import Diffuses, Opens
 from clients.privacy.site import (
     PrivateSite,
     check_drawn,
@@ -159,11 +158,11 @@ def _load(
         bare = replace(partition, graphs=partition.graphs.without_edges())
         return replace(collate(bare, device), partition=partition)
     data = collate(partition, device)
-    client = resolved.method.client
-    if not issubclass(client, Diffuses):
+    spec = resolved.method.client.diffusion(resolved.params)
+    if spec is None:
         return data
-    spec, cache_dir = client.diffusion(resolved.params), settings.cache_dir
-    edges = datasets.load_diffusion(partition.graphs, spec, cache_dir=cache_dir)
+    graphs, cache_dir = partition.graphs, settings.cache_dir
+    edges = datasets.load_diffusion(graphs, spec, cache_dir=cache_dir)
     return data.with_view(edges)
 
 
@@ -347,11 +346,6 @@ def train_one(client: GraphClient[Any], parcel: Parcel, header: Header) -> Parce
 
 def open_one(client: GraphClient[Any], _: Parcel, __: Header) -> Parcel:
     """Ask a client for what it gives to other clients before round 1."""
-    if not isinstance(client, Opens):
-        raise WireError(
-            f"client {client.job.client_id} is asked for an opening, which its method"
-            " does not have; both ends must run the same version of fedgraph_flwr"
-        )
     return Parcel(arrays=client.opening())
 
 

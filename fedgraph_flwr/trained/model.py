@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import datasets
 from clients.base import GraphClient
-from clients.job import Diffuses, ModelSpec
+from clients.job import ModelSpec
 from clients.tasks.scores import (
     average_precision,
     mean_absolute_error,
@@ -367,9 +367,9 @@ class TrainedModel:
         client, params = self.client, self.spec.params
         with _as_in_a_run(self.settings.torch_threads), torch.no_grad():
             data = client.DATA.collate(partition, self.device)
-            if getattr(client, "EMBEDS_VIEW", False) and issubclass(client, Diffuses):
-                how, cache_dir = client.diffusion(params), self.settings.cache_dir
-                graphs = partition.graphs
+            how = client.diffusion(params)
+            if how is not None and getattr(client, "EMBEDS_VIEW", False):
+                graphs, cache_dir = partition.graphs, self.settings.cache_dir
                 edges = datasets.load_diffusion(graphs, how, cache_dir=cache_dir)
                 data = data.with_view(edges)
             found = client.predict(self.module, data, params).cpu().numpy()

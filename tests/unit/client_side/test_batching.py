@@ -90,20 +90,6 @@ def test_held_out_graphs_can_be_evaluated_in_several_batches():
     assert torch.equal(together, whole.evaluation[0].y)
 
 
-def test_graphs_without_edges_are_joined_when_asked_for():
-    bare = CollatedGraphs(toys.random_graphs(9).without_edges(), toys.CPU)
-    positions = np.array([3, 8, 3])
-    batch, expected = bare.batch(positions), bare.join(positions)
-    assert "_joined" not in vars(batch)
-    assert batch.num_graphs == 3
-    for name in ("x", "edge_index", "membership", "graph_of_node", "y", "index"):
-        found, wanted = getattr(batch, name), getattr(expected, name)
-        assert torch.equal(found.to_dense(), wanted.to_dense())
-    assert batch.adjacency.shape == expected.adjacency.shape
-    assert batch.adjacency.values().numel() == 0
-    assert batch.positions.tolist() == positions.tolist()
-
-
 def test_graphs_with_edges_in_one_direction_are_refused():
     """Models here would send messages along them both ways, or in the wrong one."""
     one_way = replace(toys.random_graphs(3), is_undirected=False)

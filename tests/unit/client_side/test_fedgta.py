@@ -13,7 +13,6 @@ from oracles import fedgta as oracle
 from toys_fedgkd import ON_NODES, ROUND, make
 
 from clients.fedgta import FedGTAClient, label_moments, smoothing_confidence
-from clients.job import TellsClasses
 from fedgraph_flwr.core.errors import ConfigError, PolicyError
 from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.methods.fedgta import CONFIDENCE, MOMENTS
@@ -233,7 +232,7 @@ def test_the_server_takes_each_kind_of_moments_and_keeps_their_cosines(run, kind
 
 def test_a_site_must_agree_to_tell_its_classes():
     resolved = toys.resolved("fedgta")
-    assert issubclass(resolved.method.client, TellsClasses)
+    assert resolved.method.client.tells_class_counts(resolved.params)
     OPEN.check_run(resolved)
     with pytest.raises(PolicyError, match=r"\(statistics\) does not allow .*'fedgta'"):
         Policy().check_run(resolved)

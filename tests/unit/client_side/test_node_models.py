@@ -9,7 +9,7 @@ import toys
 from torch_geometric.nn import GCNConv as PygGCN
 from torch_geometric.nn import SAGEConv as PygSAGE
 
-from clients.graphs.ops import SparseRows, project_rows
+from clients.graphs.ops import SparseRows, dropout_mask, project_rows
 from clients.graphs.whole_graph import NodeData, NodeStructure
 from clients.models.node_gnn import GCNConv, NodeGNN, SAGEConv
 from fedgraph_flwr.core.data import GraphPartition
@@ -159,11 +159,12 @@ def test_dropout_follows_every_relu():
     sizes = {"hidden_dim": 6, "num_layers": 3, "dropout": 0.5}
     model = NodeGNN(6, 3, **sizes, generator=generator())
     whole = whole_of(toys.make_whole_graph(12))
-    masks = model.draw_masks(whole.x, generator(4))
-    h = whole.x
-    for conv, mask in zip(model.convs, masks.layers, strict=True):
+    h, drawn = whole.x, generator(4)
+    for conv in model.convs:
+        h = torch.relu(conv(h, whole))
+        mask, _ = dropout_mask(h, 0.5, drawn)
         assert set(mask.unique().tolist()) == {0.0, 2.0}
-        h = torch.relu(conv(h, whole)) * mask
+        h = h * mask
     torch.testing.assert_close(model(whole, generator(4)), model.readout(h))
 
 
