@@ -31,21 +31,18 @@ from fedgraph_flwr.core.config import RESUME_MAY_CHANGE
 from fedgraph_flwr.core.errors import DataError, WireError
 from fedgraph_flwr.core.files import (
     Flushes,
-    Stamp,
     from_home,
     is_kept,
     make_private,
     names_in,
     read_arrays,
     remove,
-    stamp,
     unfinished,
     usable,
     write_arrays,
     write_npz,
     write_once,
 )
-from fedgraph_flwr.core.process import memory_share
 from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.core.wire import Lives
 from fedgraph_flwr.core.words import shortened
@@ -334,69 +331,7 @@ def _digest(experiment: str) -> str:
     return hashlib.sha256(experiment.encode()).hexdigest()[:32]
 
 
-Arrays = dict[str, NDArray[np.generic]]
-_SHARE = 0.25  # of the memory that a process may keep data in
-
-
-class RecentStates:
-    """Arrays of the last file that this process wrote to each folder.
-
-    The file counts: if it is gone or another, nothing is taken. Files are those of one
-    experiment at a time, up to a number of bytes.
-
-    Parameters
-    ----------
-    limit : int, optional
-        Bytes; by default a quarter of `memory_share`.
-    """
-
-    def __init__(self, limit: int | None = None) -> None:
-        self._limit = limit
-        self._states: dict[Path, tuple[Path, Stamp, Arrays]] = {}  # by folder
-        self._bytes = 0
-
-    def keep(self, path: Path, written: Stamp, arrays: Arrays) -> None:
-        """Keep what was written to ``path``, if there is room.
-
-        Parameters
-        ----------
-        path : path
-            ``<experiment>/<client>/<file>``.
-        written : Stamp
-            Of the file.
-        arrays : dict of str to array
-            Nobody else may change them.
-        """
-        if self._limit is None:
-            self._limit = int(memory_share() * _SHARE)
-        if any(folder.parent != path.parent.parent for folder in [*self._states][:1]):
-            self._states.clear()
-            self._bytes = 0
-        self._drop(path.parent)
-        size = sum(a.nbytes for a in arrays.values())
-        if self._bytes + size <= self._limit:
-            self._states[path.parent] = path, written, arrays
-            self._bytes += size
-
-    def take(self, path: Path) -> Arrays | None:
-        """Hand out what was written to ``path``, once: who takes it may change it."""
-        kept = self._drop(path.parent)
-        if kept is None or kept[0] != path:
-            return None
-        try:
-            return kept[2] if stamp(path) == kept[1] else None
-        except OSError:  # it is gone, as whoever reads it finds out
-            return None
-
-    def _drop(self, folder: Path) -> tuple[Path, Stamp, Arrays] | None:
-        kept = self._states.pop(folder, None)
-        if kept is not None:
-            self._bytes -= sum(a.nbytes for a in kept[2].values())
-        return kept
-
-
 _ALONE = Lives()
-recent = RecentStates()
 _FILE = re.compile(r"round-(\d+)(?:-(\d+))?\.safetensors")
 
 
@@ -421,7 +356,7 @@ class ClientStore:
         Runs of Flower whose states these are; by default none, as outside of Flower.
     flushes : Flushes, optional
         Of the message that is answered; without it each state is flushed as it is
-        written, and read from its file.
+        written.
 
     Raises
     ------
@@ -477,8 +412,7 @@ class ClientStore:
         # After the files were listed, so that those of a later run are not among them.
         if lives.run:  # it may be over: this client has trained meanwhile
             check_run(self._root, lives.run, self.experiment)
-        named = sorted(tensors.items())  # as a file gives them back
-        arrays = {n: np.array(t.detach().cpu().numpy()) for n, t in named}
+        arrays = {n: t.detach().cpu().numpy() for n, t in tensors.items()}
         path = self._path(server_round, lives.run)
         found = _states(names)
         before = min(after, server_round - 1)
@@ -495,9 +429,7 @@ class ClientStore:
             if not is_needed and not is_later and self._path(r, run) != path:
                 others.append(self._path(r, run))
         about = self._about(server_round)
-        written = write_arrays(path, arrays, about, self._flushes, others, spare)
-        if self._flushes:
-            recent.keep(path, written, arrays)
+        write_arrays(path, arrays, about, self._flushes, others, spare)
 
     def load(self, server_round: int) -> dict[str, Tensor] | None:
         """State after ``server_round``; None after round 0, before which there is none.
@@ -509,10 +441,7 @@ class ClientStore:
         """
         if not server_round:
             return None
-        path = self._path(server_round)
-        arrays = recent.take(path)
-        if arrays is None:
-            arrays = self._read(path, server_round)
+        arrays = self._read(self._path(server_round), server_round)
         import torch  # here: a message that trains nobody needs none
 
         return {name: torch.from_numpy(array) for name, array in arrays.items()}

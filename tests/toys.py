@@ -23,7 +23,7 @@ from forks import warm_context
 from clients.base import GraphClient, start_of
 from clients.graphs.batching import Batch, CollatedGraphs
 from clients.graphs.noisy_view import NoisyStructure, NoisyView
-from clients.privacy.laplace import Adjacency, Triangles
+from clients.privacy.laplace import GraphAdjacency, Triangles
 from clients.store import ClientStore
 from datasets import find_dataset, molecules
 from datasets.diffusion import diffuse
@@ -102,7 +102,7 @@ def cut(view: NoisyView, positions: IntArray) -> NoisyStructure:
 
 
 def clean_triangles(
-    adjacency: Adjacency, num_nodes: IntArray, positions: IntArray
+    adjacency: GraphAdjacency, num_nodes: IntArray, positions: IntArray
 ) -> Triangles:
     """Triangles of 0 and 1, without any noise."""
     read = [adjacency.upper_triangle(int(g)) for g in positions]

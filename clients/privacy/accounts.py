@@ -51,7 +51,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.core.data import IntArray
-from fedgraph_flwr.core.errors import ConfigError, DataError, PrivacyBudgetError
+from fedgraph_flwr.core.errors import DataError, PrivacyBudgetError
 from fedgraph_flwr.core.files import (
     is_there,
     make_private,
@@ -552,17 +552,10 @@ class Ledger:
 
         Raises
         ------
-        ConfigError
-            ``epsilon`` is not a number > 0: nothing is ever taken back.
         PrivacyBudgetError
             A graph's total, here or over all runs, would exceed a budget, or updates
             were charged before and ``allow`` is not set. Nothing is charged then.
         """
-        if not epsilon > 0:
-            raise ConfigError(
-                f"epsilon of edge noise must be a number > 0, got {epsilon!r}; set it"
-                " in the run config"
-            )
         with self._locked() as account:
             self._check_notion(bool(account.updates), "edge", "client")
             after = account.edge.copy()

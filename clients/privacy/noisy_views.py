@@ -28,11 +28,10 @@ from fedgraph_flwr.core.files import is_kept, read_arrays, write_arrays, write_o
 
 from .accounts import Ledger
 from .laplace import (
-    Adjacency,
     FloatArray,
+    GraphAdjacency,
     Triangles,
     add_noise,
-    check_epsilon,
     check_post,
     check_sizes,
     num_pairs,
@@ -46,7 +45,7 @@ class NoisyViews:
 
     Parameters
     ----------
-    adjacency : Adjacency
+    adjacency : GraphAdjacency
         Read once per draw, after the draw is in the ledger, and at no other time.
         Graphs must not change within an experiment: equal noise on both would show the
         change. A site refuses that, see :func:`clients.store.bind_data`.
@@ -74,14 +73,14 @@ class NoisyViews:
     Raises
     ------
     ConfigError
-        ``post`` or an epsilon is not allowed.
+        ``post`` is not allowed with an epsilon.
     DataError
         The graphs are too large.
     """
 
     def __init__(
         self,
-        adjacency: Adjacency,
+        adjacency: GraphAdjacency,
         *,
         num_nodes: IntArray,
         positions: IntArray,
@@ -96,7 +95,6 @@ class NoisyViews:
         secret: str = "",
     ) -> None:
         for epsilon in epsilons:
-            check_epsilon(epsilon)
             check_post(post, epsilon)
         check_sizes(num_nodes[positions], positions)
         self._adjacency, self._ledger = adjacency, ledger

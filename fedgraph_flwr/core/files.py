@@ -31,7 +31,6 @@ from safetensors.numpy import save
 from .errors import DataError, StorageError
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
-Stamp = tuple[int, int, int]  # of a file: no other has it, nor does it once it changes
 _FLUSHERS = 16  # threads, which wait for the disk and do not compute
 _MOST_DUE = 64  # files that wait for others: a crash leaves no more of them behind
 _PARTIAL = ".tmp"  # end of the names of files that are being written
@@ -387,7 +386,7 @@ def write_arrays(
     flushes: Flushes | None = None,
     outdated: Iterable[Path] = (),
     spare: Path | None = None,
-) -> Stamp:
+) -> None:
     """Write named arrays, and a text beside them, as safetensors with a checksum.
 
     The owner alone may read the file. ``flushes`` and ``outdated`` are those of
@@ -410,7 +409,6 @@ def write_arrays(
             _take_over(spare, partial, len(blob))
         with open(partial, "wb", _BUFFER, opener=_place_of) as file:
             file.write(blob)
-        return stamp(partial)
 
 
 def _take_over(spare: Path, partial: Path, size: int) -> None:
@@ -437,15 +435,6 @@ def _place_of(path: str, _: int) -> int:
         os.close(descriptor)
         os.unlink(path)  # noqa: PTH108
     return os.open(path, flags | os.O_CREAT | os.O_EXCL, _PRIVATE)
-
-
-def stamp(path: Path) -> Stamp:
-    """Return a file's place on the disk, its size and when it was written.
-
-    To be renamed changes none of them.
-    """
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:

@@ -57,16 +57,6 @@ def test_what_cannot_be_clipped_is_refused():
             noise_multiplier=1.0,
             rng=np.random.default_rng(0),
         )
-    for bad in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(ConfigError, match="clip_norm must be"):
-            clip_update(update(), bad)
-        with pytest.raises(ConfigError, match="noise_multiplier must be"):
-            privatise_update(
-                update(),
-                clip_norm=1.0,
-                noise_multiplier=bad,
-                rng=np.random.default_rng(0),
-            )
 
 
 def test_noise_has_standard_deviation_sigma_c_around_the_clipped_update():
@@ -163,19 +153,6 @@ def test_little_noise_and_many_rounds_cost_no_time_and_no_memory(updates, epsilo
 def test_next_to_no_noise_is_refused(multiplier):
     with pytest.raises(ConfigError, match="too little to account for: it bounds noth"):
         epsilon_of({multiplier: 1}, DELTA)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"delta": 0.0}, "delta must be"),
-        ({"delta": 1.0}, "delta must be"),
-        ({"updates": {0.0: 1}}, "noise_multiplier must be"),
-    ],
-)
-def test_wrong_accounting_is_refused(change, message):
-    with pytest.raises(ConfigError, match=message):
-        epsilon_of(**{"updates": {1.0: 1}, "delta": DELTA, **change})
 
 
 def test_the_ledger_accounts_by_these_functions(tmp_path):
