@@ -12,7 +12,6 @@ import toys
 
 from clients.fgcl import FGCLClient
 from clients.graphs import noisy_view
-from clients.graphs.batching import CollatedGraphs
 from clients.losses import masked_bce
 from clients.privacy import laplace
 from fedgraph_flwr.core.errors import ConfigError, DataError, PrivacyBudgetError
@@ -318,14 +317,6 @@ def test_training_and_evaluation_never_see_the_clean_edges(tmp_path, monkeypatch
     assert {k: v for k, v in found.items() if k.startswith("eval")} == {
         k: v for k, v in expected.items() if k.startswith("eval")
     }
-
-
-def test_noisy_clients_never_join_the_nodes_of_graphs_without_edges(run, monkeypatch):
-    def forbidden(self, positions):
-        raise AssertionError("joined for nothing")
-
-    monkeypatch.setattr(CollatedGraphs, "join", forbidden)
-    assert run("fgcl", **{"num-server-rounds": 2}).summary["status"] == "completed"
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)

@@ -126,7 +126,7 @@ def test_bags_of_words_are_kept_sparse_and_others_dense(share, is_sparse):
 
 def test_no_matrix_is_dense_in_the_number_of_nodes():
     whole = whole_of(toys.make_whole_graph(50, density=0.05))
-    for matrix in (whole.adjacency, whole.normalized.matrix):
+    for matrix in (whole.adjacency, whole.normalized):
         assert matrix.layout is torch.sparse_csr
         assert matrix.values().numel() <= 50 + whole.adjacency.values().numel()
 
