@@ -14,6 +14,7 @@ from strategies.fedavg import FedAvg
 from strategies.personal import AbstractPersonalStrategy
 
 from .core.config import Settings
+from .core.fields import Field, Kind, Phase
 from .core.method import PLAIN, Method, on_every_task
 from .core.rules import choice, flag, integer, number
 from .core.tasks import (
@@ -35,13 +36,16 @@ __all__ = [
     "AbstractPersonalStrategy",
     "DataSet",
     "FedAvg",
+    "Field",
     "GINConv",
     "GraphClassifierClient",
     "GraphClient",
+    "Kind",
     "Method",
     "MultiTaskGNNClient",
     "NodeClassifierClient",
     "Parcel",
+    "Phase",
     "Settings",
     "choice",
     "dense_rows",

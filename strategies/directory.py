@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from fedgraph_flwr.common_fields import COMMON
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.errors import DataError, RunFailedError, WireError
-from fedgraph_flwr.core.fields import Field, Kind, find
+from fedgraph_flwr.core.fields import Field, Kind, Phase, find
 from fedgraph_flwr.core.flower_names import simulation
 from fedgraph_flwr.core.process import check_stop
 from fedgraph_flwr.core.wire import (
@@ -29,7 +29,6 @@ from fedgraph_flwr.core.wire import (
     RAW_HASH,
     SITE,
     SPLIT_HASH,
-    TIMING,
     TOLD,
     TRAIN_COUNT,
     Parcel,
@@ -59,7 +58,6 @@ _MOST_TEXT = 2**20  # characters of all names and texts: every checkpoint holds 
 # The server makes the model that training starts from, as wide as a client says.
 _WIDTHS = {"num-features": 1_000_000, "num-classes": _MOST}
 _HASH = re.compile("(?:[0-9a-f]{64})?")
-_TEXTS = (SPLIT_HASH, RAW_HASH, IDENTITY, "tasks", "task-ids", SITE)
 _LASTING: Mapping[str, str] = {  # what a client must not change within a run
     "split_hash": "split hash",
     "raw_sha256": "hash of its data",
@@ -135,8 +133,12 @@ def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
             f" {_MOST_TEXT}"
         )
     by_class, trained = (_by_class(counts, p) for p in (CLASS_COUNT, TRAIN_COUNT))
-    strange = set(counts) - {*_COUNTS, *TIMING, "group", *by_class, *trained}
-    strange |= {k for k in facts if k not in _TEXTS and not k.startswith(TOLD)}
+    strange = {
+        name
+        for kind, named in ((Kind.NUMBER, counts), (Kind.TEXT, facts))
+        for name in named
+        if not (f := find(COMMON, kind, name)) or Phase.ROLL_CALL not in f.phases
+    }
     if strange or parcel.arrays or parcel.evaluation or len(facts) > 100:
         raise WireError(f"it sent {shortened(sorted(strange) or 'arrays')}")
     tasks = _listed(facts, "tasks", lambda t: isinstance(t, str) and len(t) <= _LONGEST)

@@ -16,7 +16,6 @@ import numpy as np
 from flwr.app import RecordDict
 
 from fedgraph_flwr.common_fields import COMMON
-from fedgraph_flwr.core.embedding_scores import METRICS, TRANSFORMS
 from fedgraph_flwr.core.errors import WireError
 from fedgraph_flwr.core.fields import LARGEST, Field, Kind, Phase, find
 from fedgraph_flwr.core.privacy_settings import (
@@ -30,10 +29,6 @@ from fedgraph_flwr.core.privacy_settings import (
 )
 from fedgraph_flwr.core.privacy_settings import METRIC as PRIVACY
 from fedgraph_flwr.core.tasks import (
-    AVERAGE_PRECISION,
-    NO_SCORE,
-    OF_COMMONEST,
-    OF_MEAN,
     ON_ALL,
     ONE_CLASS,
 )
@@ -78,29 +73,6 @@ _TOTALS = (  # of privacy; what is told, is told of all of a row
         EDGE_SHARED + OVER_RUNS,
     ),
     (_UPDATE, _DELTA),
-)
-_SPLITS, _POINTS = "train|val|test|all", "post_aggregation|post_training"
-_OVER_TASKS = "(?:-own|-unseen|-task-(?P<task>[0-9]{1,6}))?"
-_OF_CLUSTERS = "|".join(m for m in METRICS if m != "ari")
-_TRANSFORMED = f"(?:-(?:{'|'.join(TRANSFORMS)}))?"
-_RANGES = tuple(  # a metric's name -> its least and largest value
-    (re.compile(name), low, high)
-    for name, low, high in (
-        (f"(?:{_OF_CLUSTERS}){_TRANSFORMED}", 0.0, 1.0),
-        (f"ari{_TRANSFORMED}", -1.0, 1.0),
-        ("(?:probe|svm)-accuracy", 0.0, 1.0),
-        (f"(?:accuracy|roc-auc){ON_ALL}", 0.0, 1.0),
-        (f"accuracy{OF_COMMONEST}", 0.0, 1.0),
-        (f"mae{ON_ALL}", 0.0, LARGEST),
-        (f"(?:roc-auc|{AVERAGE_PRECISION}){_OVER_TASKS}", 0.0, 1.0),
-        (f"(?:mae|rmse)(?:{OF_MEAN})?{_OVER_TASKS}", 0.0, LARGEST),
-        (f"{NO_SCORE}(?P<task>[0-9]{{1,6}})", 1.0, 1.0),
-        ("tasks-skipped", 0.0, LARGEST),
-        ("loss", -LARGEST, LARGEST),
-    )
-)
-_EVAL = re.compile(
-    f"{EVAL}(?P<split>{_SPLITS})/(?P<point>{_POINTS})/(?P<metric>[a-z0-9-]+)"
 )
 
 
@@ -352,32 +324,23 @@ def _wrong_metrics(metrics: Mapping[str, int | float], expected: Expected) -> st
                 )
         elif problem := _wrong_metric(name, value, expected):
             return problem
-        match = _EVAL.fullmatch(name)
-        if match and (count := count_key(match["split"])) not in metrics:
-            return f"metric {name!r} comes without {count!r}"
+        if name.startswith(EVAL):
+            count = count_key(name.removeprefix(EVAL).partition("/")[0])
+            if count not in metrics:
+                return f"metric {name!r} comes without {count!r}"
     return ""
 
 
 def _wrong_metric(name: str, value: float, expected: Expected) -> str:
-    bounds = None
     field = find((*COMMON, *expected.fields), Kind.NUMBER, name)
-    if field and expected.phase in field.phases:
-        bounds = field.least, field.most
-        rest = name.removeprefix(field.name)
-        if field.of_neighbour and int(rest) not in expected.neighbours:
-            bounds = None
-        elif match := _EVAL.fullmatch(name):
-            is_loss = expected.phase is Phase.TRAINING and match["split"] == "train"
-            allowed = match["point"] in expected.due or is_loss
-            if match["metric"].endswith(ON_ALL):
-                allowed = expected.on_all
-            bounds = _bounds(match["metric"], expected.info) if allowed else None
-    if bounds is None:
+    if field is None or not _is_due(field, name, expected):
         return (
             f"metric {shortened(name)!r} is none that clients send here; let a plug-in"
             " send numbers of its own as an array"
         )
-    low, high = bounds
+    low, high = field.least, field.most
+    if name.endswith(f"/{ONE_CLASS}"):
+        high = expected.info.num_classes - 1.0
     if not low - _HAIR <= value <= high + _HAIR:  # also NaN
         return (
             f"metric {name!r} is {shortened(value)}, expected a number from {low:g} to"
@@ -386,17 +349,21 @@ def _wrong_metric(name: str, value: float, expected: Expected) -> str:
     return ""
 
 
-def _bounds(metric: str, info: ClientInfo) -> tuple[float, float] | None:
-    """Least and largest value of a metric; None if no client sends it."""
-    if metric == ONE_CLASS:
-        return 0.0, info.num_classes - 1.0
-    for name, low, high in _RANGES:
-        if match := name.fullmatch(metric):
-            task = match.groupdict().get("task")
-            if task is not None and int(task) >= len(info.tasks):
-                return None
-            return low, high
-    return None
+def _is_due(field: Field, name: str, expected: Expected) -> bool:
+    """Whether a client may send this number in this exchange."""
+    if expected.phase not in field.phases:
+        return False
+    if field.of_neighbour:
+        return int(name.removeprefix(field.name)) in expected.neighbours
+    if field.name != EVAL:
+        return True
+    parts = field.parts(name)
+    if parts["metric"].endswith(ON_ALL):
+        return expected.on_all
+    is_training = expected.phase is Phase.TRAINING
+    is_loss = is_training and parts["split"] == "train"
+    is_of_task = int(parts.get("task") or -1) < len(expected.info.tasks)
+    return is_of_task and (is_loss or parts["point"] in expected.due)
 
 
 def _wrong_facts(parcel: Parcel, phase: Phase) -> str:

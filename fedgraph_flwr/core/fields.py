@@ -46,11 +46,12 @@ class Field:
     phases : tuple of Phase
         Messages whose replies may hold it.
     what : str
-        What it tells, for a refusal; needed with ``consent`` and ``is_clean``.
+        What it tells, for a refusal; needed unless it may always leave.
     consent : str
         Field of ``Policy`` without which it stays at a site; "" if it may always leave.
     is_clean : bool
-        Whether it may leave a site that lets out nothing but clipped updates.
+        Whether it leaves even a site that lets out nothing but clipped updates: it is
+        not made from data, or a policy's page names it.
     is_lasting : bool
         Whether a client that comes back must say the same.
     of_neighbour : bool
@@ -65,7 +66,7 @@ class Field:
     phases: tuple[Phase, ...]
     what: str = ""
     consent: str = ""
-    is_clean: bool = True
+    is_clean: bool = False
     is_lasting: bool = True
     of_neighbour: bool = False
     least: float = 0.0
@@ -76,6 +77,11 @@ class Field:
         if not name.startswith(self.name):
             return None
         return _pattern(self.name, self.rest).fullmatch(name)
+
+    def parts(self, name: str) -> dict[str, str]:
+        """Read those named groups of ``rest`` that a name has."""
+        found = self.match(name)
+        return {k: v for k, v in found.groupdict().items() if v} if found else {}
 
 
 @cache

@@ -78,7 +78,6 @@ class GCFLParams(Settings):
             phases=(Phase.TRAINING,),
             what="norms of gradients",
             consent="scores",
-            is_clean=False,
         ),
     )
     NEEDS_ALL = "a cluster splits by the updates of all its clients in one round"

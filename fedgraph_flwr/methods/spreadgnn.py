@@ -87,6 +87,7 @@ class SpreadGNNParams(Settings):
             name=TOLD + PUBLIC_KEY,
             kind=Kind.TEXT,
             phases=(Phase.ROLL_CALL,),
+            is_clean=True,
             is_lasting=False,
         ),
         *(
@@ -94,6 +95,7 @@ class SpreadGNNParams(Settings):
                 name=name,
                 rest="0|[1-9][0-9]{0,8}",
                 phases=(Phase.TRAINING, Phase.CLOSING),
+                is_clean=True,
                 of_neighbour=True,
                 most=float(MOST_ROUNDS),
             )

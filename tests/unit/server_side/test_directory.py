@@ -19,6 +19,7 @@ from fedgraph_flwr.core.errors import (
 )
 from fedgraph_flwr.core.flower_names import simulation
 from fedgraph_flwr.core.wire import Parcel, pack
+from fedgraph_flwr.methods.spreadgnn import METHOD
 from strategies import directory as module
 from strategies.directory import Directory
 from strategies.round_report import ClientInfo, busy_seconds
@@ -416,7 +417,7 @@ def test_an_actor_died_only_where_flower_says_so(directory):
 
 def resumed(**changes) -> Directory:
     bounds = {"roll-call-timeout-s": 0.05, "round-timeout-s": 0.05, **changes}
-    directory = Directory(toys.resolved(**bounds).settings)
+    directory = Directory(toys.resolved(**bounds).settings, fields=METHOD.params.FIELDS)
     known = {c: toys.info(c, identity="a" * 8, tasks=("x",)) for c in range(3)}
     told = {c: json.loads(json.dumps(i.to_json())) for c, i in known.items()}
     directory.expect({c: ClientInfo.from_json(i) for c, i in told.items()})
