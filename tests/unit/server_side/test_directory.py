@@ -98,7 +98,7 @@ def test_names_and_texts_of_clients_break_no_line_where_they_are_shown(directory
     client = introduction(facts=facts)
     info = directory.call(FakeGrid({5: dict.fromkeys((0, 1, 2), client)}))[0]
     assert info.tasks == (r"a\x1b[2J\n",)
-    assert info.told == {"columns": r"b\x1b[2J\n"}
+    assert info.introduced == {"columns": r"b\x1b[2J\n"}
 
 
 def test_missing_clients_are_named_when_time_is_up(directory):
