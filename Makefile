@@ -43,7 +43,7 @@ all-e2e:
 	$(ENV) $(PYTEST) $(XDIST) tests/e2e
 
 all-others:
-	$(ENV) $(PYTEST) $(XDIST) tests/contracts tests/unit
+	$(ENV) $(PYTEST) $(XDIST) tests/contracts tests/lab tests/unit
 
 check: .venv/.installed ## format, lint, types, import directions
 	$(ENV) ruff format --check . && ruff check . && mypy && lint-imports

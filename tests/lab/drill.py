@@ -458,6 +458,16 @@ class Sites(Flower):
             {k: v for k, v in config.items() if k not in of_site}
         )
 
+    def attempt(self, config: dict, moment: Moment | None, folder: Path) -> Ended:
+        """Run or resume; restart SuperNodes that answer one message late.
+
+        That is Flower's fault, and the cure of docs/troubleshooting.md.
+        """
+        ended = super().attempt(config, moment, folder)
+        if "answered no roll call" in ended.says:
+            federation.kill(flower.pids(self._home, self.kinds["supernode"]))
+        return ended
+
     def clean_up(self) -> None:
         """Wait for a ServerApp that outlives its SuperLink: it holds the folder."""
         deadline = time.monotonic() + _VICTIM_S
