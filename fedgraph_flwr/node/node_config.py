@@ -81,11 +81,17 @@ def check_node(node: NodeConfig) -> None:
     Raises
     ------
     ConfigError
+        Or a flag is neither true nor false: a text would count as false.
     """
     check_keys(node)
     site_name(node)
-    check_flags(node)
     trusted_peers(node)
+    for key in (RESIDENT, FRESH_START):
+        if not isinstance(given := node.get(key, False), bool):
+            raise ConfigError(
+                f"node-config {key} must be true or false, got {shown(given)}; start"
+                f" the SuperNode with --node-config '{key}=true'"
+            )
 
 
 def hosts_any(node: NodeConfig) -> bool:
@@ -140,21 +146,6 @@ def site_name(node: NodeConfig) -> str:
             f" start the SuperNode with, e.g., --node-config '{SITE_NAME}=\"north\"'"
         )
     return name
-
-
-def check_flags(node: NodeConfig) -> None:
-    """Refuse a flag that is neither true nor false: a text would count as false.
-
-    Raises
-    ------
-    ConfigError
-    """
-    for key in (RESIDENT, FRESH_START):
-        if not isinstance(given := node.get(key, False), bool):
-            raise ConfigError(
-                f"node-config {key} must be true or false, got {shown(given)}; start"
-                f" the SuperNode with --node-config '{key}=true'"
-            )
 
 
 def trusted_peers(node: NodeConfig) -> dict[int, str] | None:

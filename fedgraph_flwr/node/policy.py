@@ -11,7 +11,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -303,11 +303,6 @@ def agree_at(
     return replace(resolved, settings=settings), hosted
 
 
-def policy_of(node: NodeConfig) -> Policy:
-    """Read the policy of a node; raises what :func:`read_policy` raises."""
-    return read_policy(node)[0]
-
-
 def read_policy(node: NodeConfig) -> tuple[Policy, str]:
     """Read the policy of a node, and SHA-256 of the very bytes that it was made of.
 
@@ -330,11 +325,6 @@ def read_policy(node: NodeConfig) -> tuple[Policy, str]:
                 f"node-config {POLICY} must be an absolute path; start the SuperNode"
                 f" with --node-config '{POLICY}=\"/etc/fedgraph/policy.toml\"'"
             )
-        if not path.is_file():
-            raise ConfigError(
-                "there is no such file; write it as docs/policy.md shows, or correct"
-                f" {POLICY} of --node-config"
-            )
         content = path.read_bytes()
         found = _read(read_toml(path, content))
         if found.needs_state and not node.get("state-dir"):
@@ -343,12 +333,13 @@ def read_policy(node: NodeConfig) -> tuple[Policy, str]:
                 " is kept; start the SuperNode with --node-config"
                 " 'state-dir=\"/abs/path\"'"
             )
-    except PermissionError as error:
+    except OSError as error:
         raise PolicyError(
-            f"policy {path} cannot be read; let the user of the SuperNode enter the"
-            f" folders above it, and read it: chmod 644 {path}"
+            f"policy {path} cannot be read: {error.strerror}; correct {POLICY} of"
+            " --node-config, or let the user of the SuperNode enter the folders above"
+            f" it, and read it: chmod 644 {path}"
         ) from error
-    except (FedGraphError, OSError, ValueError) as error:
+    except (FedGraphError, ValueError) as error:
         raise PolicyError(f"policy {path}: {error}") from error
     return found, hashlib.sha256(content).hexdigest()
 
@@ -370,33 +361,27 @@ def _read(content: Mapping[str, Any]) -> Policy:
     found = Policy(**values)
     # Of plug-ins the spelling: others may not be there, and none is imported here.
     for name in found.methods:
-        if not _is_spelt(name) and name not in METHODS:
-            cure = "Correct methods."
-            raise ConfigError(unknown_name("method", name, METHODS, cure))
+        if not (is_plugin(name) and split(name)) and name not in METHODS:
+            raise ConfigError(unknown_name("method", name, METHODS, "Correct methods."))
     for name in found.datasets:
-        if not _is_spelt(name):
+        if not (is_plugin(name) and split(name)):
             datasets.find_dataset(name)
     _check_sense(found)
     return found
 
 
-def _is_spelt(name: str) -> bool:
-    """Whether it is the name of a plug-in; raises if it is one that none can have."""
-    return is_plugin(name) and bool(split(name))
-
-
 def _check_sense(policy: Policy) -> None:
     """Refuse what would not protect what it seems to, or what no run can meet."""
+    names = ("update_noise_min", "update_epsilon_max")
+    noise = [policy.key(name) for name in names if getattr(policy, name)]
     if not policy.needs_clip:
-        for f in fields(policy):
-            needs = f.name in ("update_noise_min", "update_epsilon_max")
-            if needs and getattr(policy, f.name):
-                raise ConfigError(
-                    f"{policy.key(f.name)} is set without update-clip-max: noise on"
-                    " updates that nobody clips bounds nothing; set both"
-                )
+        if noise:
+            raise ConfigError(
+                f"{noise[0]} is set without update-clip-max: noise on updates that"
+                " nobody clips bounds nothing; set both"
+            )
         return
-    if not policy.update_noise_min and not policy.update_epsilon_max:
+    if not noise:
         raise ConfigError(
             "update-clip-max is set without update-noise-min and update-epsilon-max: a"
             " run may then take next to no noise; set one of the two, or both"

@@ -216,35 +216,39 @@ def _differing_messages(ours: Lines, theirs: Lines) -> Iterator[str]:
     asked = Counter(_key(r) for r in theirs if r.get("event") == ASKED)
     answered = Counter(_key(r) for r in theirs if r.get("event") == RECEIVED)
     of_site = asked | answered  # the first roll call is known by its answer alone
-    for key in sorted(of_site - known, key=str):
-        yield f"{_words(key)}: the server asked, the site's log has no such message"
-    for key in sorted(known - of_site, key=str):
-        yield f"{_words(key)}: the site was asked, the server's log has no such message"
+    no = "log has no such message"
+    yield from _only_in(of_site - known, f": the server asked, the site's {no}")
+    yield from _only_in(known - of_site, f": the site was asked, the server's {no}")
 
 
 def _differing_replies(ours: Lines, theirs: Lines) -> Iterator[str]:
     """Name replies that are not the same, or that one side alone knows."""
     sent = Counter(
-        (*_key(r), str(r.get("client")), r.get("sha256"), sum(r["sent"].values()))
+        (*_key(r), str(r.get("client")), str(r.get("sha256")), sum(r["sent"].values()))
         for r in ours
         if r.get("event") == ANSWERED and "sent" in r
     )
     got = Counter(
-        (*_key(r), client, about.get("sha256"), about.get("bytes"))
+        (*_key(r), client, str(about.get("sha256")), about.get("bytes"))
         for r in theirs
         if r.get("event") == RECEIVED
         for client, about in r.get("sent", {}).items()
     )
-    for *key, client, digest, size in sorted(sent - got, key=str):
-        yield (
-            f"{_words(tuple(key))}, client {client}: the site sent {size} bytes,"
-            f" {str(digest)[:12]}, and the server's log has no such reply"
-        )
-    for *key, client, digest, size in sorted(got - sent, key=str):
-        yield (
-            f"{_words(tuple(key))}, client {client}: the server got {size} bytes,"
-            f" {str(digest)[:12]}, and the site's log has no such reply"
-        )
+    yield from _only_in(
+        sent - got,
+        ", client {0}: the site sent {2} bytes, {1:.12}, and the server's log has no"
+        " such reply",
+    )
+    yield from _only_in(
+        got - sent,
+        ", client {0}: the server got {2} bytes, {1:.12}, and the site's log has no"
+        " such reply",
+    )
+
+
+def _only_in(found: Counter[Key], words: str) -> Iterator[str]:
+    for run_id, message, number, *more in sorted(found, key=str):
+        yield _words((run_id, message, number)) + words.format(*more)
 
 
 def _differing_runs(ours: Lines, records: list[dict[str, Any]]) -> Iterator[str]:

@@ -19,7 +19,6 @@ import os
 import re
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,6 +26,8 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from click import ClickException
+from flwr.common.config import parse_config_args
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import stdtrit
@@ -39,7 +40,7 @@ from ..core.config import RunSettings
 from ..core.errors import ConfigError, DataError
 from ..core.files import whole_folder
 from ..core.plugins import named_in
-from ..core.rules import Value, read_toml, shown
+from ..core.rules import Value, shown
 from ..core.tasks import GRAPH_EMBEDDING
 from ..node.node_config import PLUGINS, check_plugins
 from ..registry import METHODS
@@ -468,40 +469,26 @@ def add_run_config(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_config(given: list[str], option: str) -> dict[str, Any]:
-    """Read keys and values as Flower's commands do: a TOML file, or texts.
+    """Read keys and values by Flower's own function: a TOML file, or texts.
 
     Raises
     ------
     ConfigError
         Or a text has what Flower passes over, without a word.
     """
-    if len(given) == 1 and given[0].endswith(".toml"):
-        return dict(_flat(read_toml(Path(given[0]).expanduser())))
-    text = " ".join(given)
+    text = "" if given[-1].endswith(".toml") else " ".join(given)
     if left := " ".join(_PAIR.sub(" ", text).replace(",", " ").split()):
         raise ConfigError(
             f"{option} has {shown(left)}, which Flower leaves out without a word; write"
             " key=value without spaces around =, pairs separated by spaces, texts in"
             " quotes without quotes inside; or give one TOML file"
         )
-    table: dict[str, Any] = {}
     try:
-        for part in given:
-            lines = [f"{key} = {value}" for key, value in _PAIR.findall(part)]
-            table |= tomllib.loads("\n".join(lines))
-    except ValueError as error:
+        return parse_config_args(given)
+    except (OSError, ValueError, ClickException) as error:
         raise ConfigError(
             f"{option} cannot be read: {error}; texts stand in double quotes"
         ) from error
-    return dict(_flat(table))
-
-
-def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value
 
 
 def read_run_config(

@@ -35,7 +35,7 @@ from ..core.process import choose_device
 from ..core.words import shortened
 from ..node.introduce import check_elsewhere
 from ..node.node_config import PLUGINS, POLICY, check_keys, check_node, hosted_clients
-from ..node.policy import Policy, agree_at, policy_of
+from ..node.policy import Policy, agree_at, read_policy
 from ..resolve import Resolved, defaults, resolve
 from ..results.dry_run import REPORT
 from .baseline import (
@@ -237,7 +237,8 @@ def _look_at_node(
     resolved: Resolved | None,
 ) -> Policy | None:
     """Whether the site agrees to the run; return its policy, if that can be read."""
-    what, policy = "node-config", None
+    what = "node-config"
+    policy: Policy | None = None
     if not node:
         table.skip(what, "--node-config 'clients=\"0\" ...'")
         return None
@@ -246,7 +247,7 @@ def _look_at_node(
             cure = "see keys of a SuperNode in docs/configuration.md"
             table.add(what, f"keys {', '.join(strange)} mean nothing here", cure)
             return None
-        policy = policy_of(node)
+        policy, _ = read_policy(node)
         if resolved is None:
             check_node(node)
             found = "keys are known; without --run-config nothing says if they allow it"

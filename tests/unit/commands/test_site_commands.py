@@ -147,7 +147,7 @@ def test_join_or_not_is_read_from_the_sites_own_test_items(site, alone, capsys):
         ),
         (
             ["--run-config", "/no/such.toml"],
-            "no.such.toml cannot be read: No such file",
+            "--run-config cannot be read: .*No such file.*no.such.toml",
         ),
         (
             ["--run-config", f'method="infograph" {CONFIG}'],
