@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +14,13 @@ from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.errors import DataError
 
 from .molecules import BadRow, MoleculeBuilder, Molecules, list_all
-from .tabular.blocks import no_column, no_csv, odd_header
+from .tabular.blocks import check_columns, no_column, read_csv
 from .tabular.cells import TRUTH, is_missing, readings
 from .tabular.columns import MIN_COUNT, Unknown
 from .tabular.encode import first_few, meaning, read_numbers, too_many
 from .tabular.rows import tell_mixed
 from .tabular.schema_file import ALL
 
-_HEADER = "its first line must name the columns, one of them with SMILES"
 _FEWEST_IDS, _DIGITS = 3, 18
 _INDEX = "unnamed: 0"  # pandas' name for an index that was written without one
 _ID_WORDS = ("id", "index", "no", "num", "nr", "number", "row", "cid")
@@ -145,28 +143,10 @@ def build_from_csv(
 
 def read_table(path: Path) -> tuple[list[str], list[Record]]:
     """Read column names, and the other lines that are not empty."""
-    line = 1
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as handle:
-            reader = csv.reader(handle, strict=True)
-            try:
-                header = [cell.strip() for cell in next(reader, [])]
-                records = [(reader.line_num, cells) for cells in reader if cells]
-            finally:
-                line = max(reader.line_num, 1)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise no_csv(path, line, error) from error
-    if not header:
-        raise DataError(f"{path} is empty; {_HEADER}")
-    if problem := odd_header(header):
-        raise DataError(f"{path}, line 1: {problem}")
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise DataError(
-            f"{path} has more than one column {', '.join(map(repr, twice))}; rename"
-            " all but one"
-        )
-    return header, records
+    rows = read_csv(path, may_vary=True)
+    _, header = next(rows, (0, []))
+    check_columns(path, header, may_lack=True)
+    return header, list(rows)
 
 
 def find_column(name: str, header: Sequence[str], key: str, path: Path) -> int:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from fedgraph_flwr.core.errors import DataError, nearest
@@ -29,7 +30,7 @@ class Block:
     cells: Mapping[str, Sequence[str]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Table:
     """One table.
 
@@ -97,17 +98,80 @@ def no_column(place: str, name: str, columns: Sequence[str], cure: str) -> DataE
     )
 
 
-def odd_header(columns: Sequence[str]) -> str:
-    """Say what is wrong with a first line that is not of columns and commas; or ""."""
-    if columns and columns[0].lower().startswith("sep="):
-        return f"is {','.join(columns)!r}, for one program alone; delete it, and {SAVE}"
+def read_csv(
+    path: Path, *, has_header: bool = True, may_vary: bool = False
+) -> Iterator[tuple[int, list[str]]]:
+    """Read the rows of a CSV file, each with the number of its last line.
+
+    Empty lines are passed over, and the first other one is the header, without spaces
+    around names. Without ``has_header`` all lines are rows, also empty ones.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read as CSV, or a row has more or fewer cells than the first,
+        unless these ``may_vary``.
+    """
+    line, first = 0, list[str]()
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as handle:
+            reader = csv.reader(handle, strict=True)
+            for cells in reader:
+                line = reader.line_num
+                if has_header and not cells:
+                    continue
+                if not first:
+                    first = cells = [cell.strip() for cell in cells]
+                if len(cells) != len(first) and not may_vary:
+                    raise DataError(
+                        f"{path}, line {line}: has {len(cells)} cell(s), but line 1 has"
+                        f" {len(first)} ({', '.join(first)}); complete the line, and"
+                        " put cells with commas in quotes"
+                    )
+                yield line, cells
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _no_csv(path, line + 1, error) from error
+
+
+def in_blocks(
+    columns: Sequence[str], rows: Iterable[tuple[int, Sequence[str]]]
+) -> Iterator[Block]:
+    """Cut rows, each with its line, into blocks; cells lose spaces around them."""
+    rows = iter(rows)
+    while some := list(islice(rows, BLOCK)):
+        lines, cells = zip(*some, strict=True)
+        of_column = (
+            list(map(str.strip, column)) for column in zip(*cells, strict=True)
+        )
+        yield Block(lines, dict(zip(columns, of_column, strict=True)))
+
+
+def check_columns(
+    path: Path, columns: Sequence[str], *, may_lack: bool = False
+) -> None:
+    """Refuse a first line that names no columns, or two alike.
+
+    With ``may_lack`` a column may have no name, as an index that pandas writes.
+    """
     mark = next((m for m in ";\t|" if len(columns) == 1 and m in columns[0]), "")
-    return mark and f"the column {columns[0]!r} has {mark!r} in its name; {SAVE}"
-
-
-def refusal(path: Path, problem: str) -> DataError:
-    """Word what is wrong with a folder."""
-    return DataError(f"{path} {problem}")
+    odd = [c for c in columns if not c.isprintable() or not (c or may_lack)]
+    twice = [c for c in columns if list(columns).count(c) > 1]
+    if not columns:
+        wrong = "is empty; its first line must name the columns"
+    elif columns[0].lower().startswith("sep="):
+        wrong = (
+            f"is {','.join(columns)!r}, for one program alone; delete it, and {SAVE}"
+        )
+    elif mark:
+        wrong = f"the column {columns[0]!r} has {mark!r} in its name; {SAVE}"
+    elif odd:
+        wrong = f"column {columns.index(odd[0]) + 1} has the name {odd[0]!r}; give it a"
+        wrong += " name of printable letters"
+    elif twice:
+        wrong = f"has two columns {twice[0]!r}; rename one"
+    else:
+        return
+    raise DataError(f"{path}, line 1: {wrong}")
 
 
 @contextmanager
@@ -148,7 +212,7 @@ def needing_permission() -> Iterator[None]:
         ) from error
 
 
-def no_csv(path: Path, line: int, error: Exception) -> DataError:
+def _no_csv(path: Path, line: int, error: Exception) -> DataError:
     """Word that a line of a text file cannot be read."""
     if isinstance(error, PermissionError):
         with needing_permission():

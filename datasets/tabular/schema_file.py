@@ -7,8 +7,9 @@ numbers are scaled, and what is to be predicted. It holds no row of anybody's da
 from __future__ import annotations
 
 import hashlib
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ GRAPHS_CSV, GRAPH_CSV = "graphs-csv", "graph-csv"  # names among the data sets
 SCHEMA_FILE = "schema.toml"
 FORMAT = 1
 REFUSE, INDICATOR, DROP = "refuse", "indicator", "drop"
+ALLOW_OUTSIDE = f'outside = "{DROP}" above [target]'  # a cure, to be set in the schema
 NUMBER, CATEGORY, DATE = "number", "category", "date"
 TARGET_KINDS = ("classes", "binary", "regression")
 SPLIT = "split"
@@ -37,6 +39,7 @@ _HEADING = """\
 # missing = "indicator" a missing value is 0 and sets a column of its own to 1.
 # A date is the number of days since 1970-01-01 (UTC), shifted and scaled like others.
 """
+Rule = tuple[str, Callable[[Any], bool]]  # what a value must be, in words, and its test
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +126,7 @@ class Schema:
 
 
 def write_schema(schema: Schema, path: Path) -> None:
-    """Write a schema file; ``schema_read.read_schema`` gives the same schema back.
+    """Write a schema file; ``read_schema`` gives the same schema back.
 
     Raises
     ------
@@ -143,25 +146,26 @@ def write_schema(schema: Schema, path: Path) -> None:
 
 def to_toml(schema: Schema) -> str:
     """Write a schema as TOML; equal schemas give equal texts."""
-    lines = [f"format = {FORMAT}", f"dataset = {_text(schema.dataset)}"]
-    if schema.degree:
-        lines.append(f"degree = {schema.degree}")
-    if schema.drops_outside:
-        lines.append(f"outside = {_text(DROP)}")
-    lines += ["", "[target]", f"kind = {_text(schema.target_kind)}"]
-    lines.append(f"columns = {_list(schema.targets)}")
-    if schema.classes:
-        lines.append(f"classes = {_list(schema.classes)}")
+    head = {"format": FORMAT, "dataset": schema.dataset}
+    head |= {"degree": schema.degree} if schema.degree else {}
+    head |= {"outside": DROP} if schema.drops_outside else {}
+    target = {"kind": schema.target_kind, "columns": schema.targets}
+    target |= {"classes": schema.classes} if schema.classes else {}
+    sections: list[tuple[list[str], Mapping[str, object]]] = [
+        ([], head),
+        (["", "[target]"], target),
+    ]
     for feature in schema.features:
-        lines += ["", "[[feature]]", f"column = {_text(feature.column)}"]
-        lines.append(f"kind = {_text(feature.kind)}")
-        if feature.kind != CATEGORY:
-            lines += [f"shift = {feature.shift!r}", f"scale = {feature.scale!r}"]
-        else:
-            lines.append(f"categories = {_list(feature.categories)}")
-            lines.append(f"other = {str(feature.other).lower()}")
-        lines.append(f"missing = {_text(feature.missing)}")
-    return "\n".join(lines) + "\n"
+        keys = _feature_rules(feature.kind)
+        sections.append((["", "[[feature]]"], {k: getattr(feature, k) for k in keys}))
+    return "".join(
+        f"{line}\n"
+        for heading, values in sections
+        for line in [
+            *heading,
+            *(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in values.items()),
+        ]
+    )
 
 
 def is_name(text: object) -> bool:
@@ -174,16 +178,72 @@ def is_name(text: object) -> bool:
     )
 
 
-def _text(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+def _one_of(*allowed: str) -> Rule:
+    return " or ".join(map(repr, allowed)), lambda v: v in allowed
 
 
-def _list(values: Sequence[str]) -> str:
-    return f"[{', '.join(map(_text, values))}]"
+def _are_names(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and 0 < len(value) <= MOST_CATEGORIES
+        and all(map(is_name, value))
+        and len(set(value)) == len(value)
+    )
 
 
-_OF_FILE = ("format", "dataset", "degree", "outside")  # keys above the first section
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+_NAMES: Rule = (
+    "a list of different names, printable and without spaces around them, at most"
+    f" {MOST_CATEGORIES}",
+    _are_names,
+)
+_OF_FILE: dict[str, Rule] = {  # keys above the first section
+    "format": (
+        f"{FORMAT}, the one that this version reads",
+        lambda v: type(v) is int and v == FORMAT,
+    ),
+    "dataset": _one_of(GRAPHS_CSV, GRAPH_CSV),
+    "degree": (
+        f"an int from 1 to {MOST_DEGREE}",
+        lambda v: type(v) is int and 1 <= v <= MOST_DEGREE,
+    ),
+    "outside": (f"{DROP!r}, or left out", lambda v: v == DROP),
+    "target": ("a table [target]", lambda v: isinstance(v, dict)),
+    "feature": (
+        f"tables, each below a line [[feature]], {MOST_COLUMNS} at most",
+        lambda v: (
+            isinstance(v, list)
+            and len(v) <= MOST_COLUMNS
+            and all(isinstance(one, dict) for one in v)
+        ),
+    ),
+}
+_OF_TARGET: dict[str, Rule] = {
+    "kind": _one_of(*TARGET_KINDS),
+    "columns": _NAMES,
+    "classes": _NAMES,
+}
+
+
+def _feature_rules(kind: object) -> dict[str, Rule]:
+    """Return the keys of a feature of some kind, in the order of a file."""
+    first: dict[str, Rule] = {
+        "column": (
+            f"the name of a column of nodes, none of {', '.join(RESERVED)}",
+            lambda v: is_name(v) and v not in RESERVED,
+        ),
+        "kind": _one_of(NUMBER, CATEGORY, DATE),
+    }
+    if kind == CATEGORY:
+        is_flag: Rule = "true or false", lambda v: isinstance(v, bool)
+        first |= {"categories": _NAMES, "other": is_flag}
+    else:
+        is_scale: Rule = "a finite number > 0", lambda v: _is_number(v) and v > 0
+        first |= {"shift": ("a finite number", _is_number), "scale": is_scale}
+    return {**first, "missing": _one_of(REFUSE, INDICATOR)}
 
 
 def read_schema(path: Path) -> Schema:
@@ -201,242 +261,111 @@ def read_schema(path: Path) -> Schema:
             " this place, or make one from one site's data: python -m"
             f" fedgraph_flwr.site schema {path.parent} --out {path}"
         )
-    content = read_toml(path)
-    return _Reader(path, path.read_text(encoding="utf-8")).schema(content)
+    top = _Section(path, read_toml(path))
+    top.check(_OF_FILE, "format", "target")
+    target = _Section(path, top.values["target"], "[target]")
+    target.check(_OF_TARGET, "kind", "columns")
+    given = [
+        _Section(path, values, "[[feature]]", number)
+        for number, values in enumerate(top.values.get("feature", []), 1)
+    ]
+    features = [_feature(section) for section in given]
+    top.check(_OF_FILE, "dataset")
+    schema = Schema(
+        dataset=top.values["dataset"],
+        target_kind=target.values["kind"],
+        targets=tuple(target.values["columns"]),
+        classes=tuple(target.values.get("classes", ())),
+        features=tuple(features),
+        degree=top.values.get("degree", 0),
+        drops_outside="outside" in top.values,
+    )
+    is_nodes, names = schema.dataset == GRAPH_CSV, [f.column for f in features]
+    if is_nodes and schema.target_kind != "classes":
+        raise target.wrong("kind", f"'classes' for {GRAPH_CSV}")
+    if is_nodes and schema.targets != (LABEL,):
+        raise target.wrong("columns", f"[{LABEL!r}] for {GRAPH_CSV}")
+    if schema.target_kind == "classes" and len(schema.targets) > 1:
+        raise target.wrong("columns", "one column if they are classes")
+    if schema.target_kind == "classes" and len(schema.classes) < 2:
+        raise target.wrong("classes", "two classes or more")
+    if schema.target_kind != "classes" and schema.classes:
+        raise target.wrong("classes", f"left out if kind is {schema.target_kind!r}")
+    for section, name in zip(given, names, strict=True):
+        if names.index(name) != section.number - 1:
+            raise section.wrong("column", "a column that no other feature has")
+        if is_nodes and name in schema.targets:
+            raise section.wrong("column", "no column of [target]: it is the answer")
+    if bool(schema.degree) == bool(features):
+        cure = "an int such as 16, or add a [[feature]]"
+        if features:
+            cure = "there if and only if there is no [[feature]]: delete it, or all"
+            cure += " features"
+        raise top.wrong("degree", cure)
+    return schema
 
 
-class _Reader:
-    """Turns the content of one file into a schema, and words what is wrong with it."""
-
-    def __init__(self, path: Path, text: str) -> None:
-        self._path = path
-        self._lines = text.splitlines()
-
-    def schema(self, content: Mapping[str, Any]) -> Schema:
-        top = _Table(self, "the file", "", 0, content)
-        for section, heading in (("target", "[target]"), ("feature", "[[feature]]")):
-            tables = content.get(section)
-            tables = tables if isinstance(tables, list) else [tables]
-            for n, table in enumerate(tables, 1):
-                for key in _OF_FILE if isinstance(table, dict) else ():
-                    if key in table:
-                        raise self.refuse(
-                            self.line_of(heading, n, key),
-                            f"{heading} {n}" if section == "feature" else heading,
-                            f"{key} is a key of the file, not of a section; move this"
-                            " line above the first section, that is [target]",
-                        )
-        if "format" in content and content["format"] != FORMAT:
-            raise top.wrong("format", f"{FORMAT}, the one that this version reads")
-        top.allow(*_OF_FILE, "target", "feature")
-        top.need("format", lambda v: v == FORMAT and type(v) is int, str(FORMAT))
-        sets = (GRAPHS_CSV, GRAPH_CSV)
-        dataset = top.need(
-            "dataset", lambda v: v in sets, "'graphs-csv' or 'graph-csv'"
-        )
-        degree = top.get(
-            "degree",
-            0,
-            lambda v: type(v) is int and 1 <= v <= MOST_DEGREE,
-            f"an int from 1 to {MOST_DEGREE}",
-        )
-        outside = top.get("outside", "", lambda v: v == DROP, f"{DROP!r}, or left out")
-        kind, targets, classes = self._target(top, content, str(dataset))
-        given = content.get("feature", [])
-        if not isinstance(given, list) or not all(isinstance(f, dict) for f in given):
-            raise top.wrong("feature", "tables, each below a line [[feature]]")
-        if len(given) > MOST_COLUMNS:
-            raise top.wrong("feature", f"{MOST_COLUMNS} tables at most")
-        features = [
-            self._feature(_Table(self, f"[[feature]] {n}", "[[feature]]", n, table))
-            for n, table in enumerate(given, 1)
-        ]
-        names = [f.column for f in features]
-        for n, name in enumerate(names, 1):
-            table = _Table(self, f"[[feature]] {n}", "[[feature]]", n, given[n - 1])
-            if name in names[: n - 1]:
-                raise table.wrong("column", "a column that no other feature has")
-            if name in targets and dataset == GRAPH_CSV:
-                raise table.wrong("column", "no column of [target]: it is the answer")
-        if bool(degree) == bool(features):
-            raise top.wrong(
-                "degree",
-                "there if and only if there is no [[feature]]: delete it, or all"
-                " features"
-                if degree
-                else "an int such as 16, or add a [[feature]]",
-            )
-        return Schema(
-            dataset=str(dataset),
-            target_kind=kind,
-            targets=targets,
-            classes=classes,
-            features=tuple(features),
-            degree=int(degree),
-            drops_outside=outside == DROP,
-        )
-
-    def _target(
-        self, top: _Table, content: Mapping[str, Any], dataset: str
-    ) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        if not isinstance(content.get("target"), dict):
-            raise top.wrong("target", "a table [target]")
-        table = _Table(self, "[target]", "[target]", 1, content["target"])
-        table.allow("kind", "columns", "classes")
-        allowed = TARGET_KINDS if dataset == GRAPHS_CSV else ("classes",)
-        words = " or ".join(map(repr, allowed)) + f" for {dataset}"
-        kind = str(table.need("kind", lambda v: v in allowed, words))
-        targets = table.names("columns")
-        is_nodes = dataset == GRAPH_CSV
-        if is_nodes and targets != (LABEL,):
-            raise table.wrong("columns", f"[{LABEL!r}] for {GRAPH_CSV}")
-        if kind == "classes" and len(targets) > 1:
-            raise table.wrong("columns", "one column if they are classes")
-        if kind != "classes":
-            if "classes" in content["target"]:
-                raise table.wrong("classes", f"left out if kind is {kind!r}")
-            return kind, targets, ()
-        classes = table.names("classes")
-        if len(classes) < 2:
-            raise table.wrong("classes", "two classes or more")
-        return kind, targets, classes
-
-    def _feature(self, table: _Table) -> Feature:
-        column = str(
-            table.need(
-                "column",
-                lambda v: is_name(v) and v not in RESERVED,
-                f"the name of a column of nodes, none of {', '.join(RESERVED)}",
-            )
-        )
-        kinds = (NUMBER, CATEGORY, DATE)
-        words = "'number' or 'category' or 'date'"
-        kind = str(table.need("kind", lambda v: v in kinds, words))
-        rules = (REFUSE, INDICATOR)
-        missing = table.get(
-            "missing", REFUSE, lambda v: v in rules, "'refuse' or 'indicator'"
-        )
-        if kind != CATEGORY:
-            table.allow("column", "kind", "shift", "scale", "missing")
-            return Feature(
-                column=column,
-                kind=kind,
-                shift=float(table.get("shift", 0.0, _is_number, "a finite number")),
-                scale=float(
-                    table.get(
-                        "scale",
-                        1.0,
-                        lambda v: _is_number(v) and v > 0,
-                        "a finite number > 0",
-                    )
-                ),
-                missing=str(missing),
-            )
-        table.allow("column", "kind", "categories", "other", "missing")
-        return Feature(
-            column=column,
-            kind=CATEGORY,
-            categories=table.names("categories"),
-            other=bool(
-                table.get("other", False, lambda v: type(v) is bool, "true or false")
-            ),
-            missing=str(missing),
-        )
-
-    def line_of(self, heading: str, number: int, key: str) -> int:
-        """Line of a key in the ``number``-th table of a heading, or of the heading."""
-        seen, place, inside = 0, 1, not heading
-        for n, line in enumerate(self._lines, 1):
-            words = "".join(line.split())
-            if words.startswith("["):
-                same = bool(heading) and words.startswith(heading)
-                seen += same
-                inside = same and seen == number
-                if inside:
-                    place = n
-            elif inside and words.startswith(f"{key}="):
-                return n
-        return place
-
-    def refuse(self, line: int, where: str, problem: str) -> DataError:
-        """Word an error."""
-        return DataError(f"{self._path}, line {line}: {where}: {problem}")
+def _feature(section: _Section) -> Feature:
+    rules = _feature_rules(section.values.get("kind"))
+    needed = ("column", "kind", *(["categories"] if "categories" in rules else []))
+    section.check(rules, *needed)
+    found = dict(section.values)
+    found |= {key: float(found[key]) for key in ("shift", "scale") if key in found}
+    return Feature(**found | {"categories": tuple(found.get("categories", ()))})
 
 
-class _Table:
-    """One table of the file; every complaint names its line."""
+class _Section:
+    """One table of the file; every complaint names its line.
+
+    ``number`` counts the tables of one heading, which is "" for the file itself.
+    """
 
     def __init__(
-        self,
-        reader: _Reader,
-        where: str,
-        heading: str,
-        number: int,
-        values: Mapping[str, Any],
+        self, path: Path, values: Mapping[str, Any], heading: str = "", number: int = 1
     ) -> None:
-        self._reader, self._where, self._values = reader, where, values
-        self._heading, self._number = heading, number
+        self._path, self._heading = path, heading
+        self.values, self.number = values, number
+
+    def check(self, rules: Mapping[str, Rule], *needed: str) -> None:
+        """Refuse values that are wrong, keys without a rule, and a lack of others."""
+        for key, (allowed, holds) in rules.items():
+            if not holds(self.values[key]) if key in self.values else key in needed:
+                raise self.wrong(key, allowed)
+        for key in self.values:
+            if key not in rules and key in _OF_FILE:
+                raise self._refuse(
+                    key,
+                    f"{key} is a key of the file, not of a section; move this line"
+                    " above the first section, that is [target]",
+                )
+            if key not in rules:
+                raise self._refuse(
+                    key,
+                    f"unknown key {shown(key)}; delete it, or correct it to one of"
+                    f" {', '.join(rules)}",
+                )
 
     def wrong(self, key: str, allowed: str) -> DataError:
         """Say what a key must be, what it is, and the cure."""
-        line = self._reader.line_of(self._heading, self._number, key)
-        got = shown(self._values[key]) if key in self._values else "nothing"
-        return self._reader.refuse(
-            line, self._where, f"{key} must be {allowed}, got {got}; correct it"
-        )
+        got = shown(self.values[key]) if key in self.values else "nothing"
+        return self._refuse(key, f"{key} must be {allowed}, got {got}; correct it")
 
-    def allow(self, *keys: str) -> None:
-        """Refuse other keys."""
-        for key in self._values:
-            if key not in keys:
-                line = self._reader.line_of(self._heading, self._number, key)
-                raise self._reader.refuse(
-                    line,
-                    self._where,
-                    f"unknown key {shown(key)}; delete it, or correct it to one of"
-                    f" {', '.join(keys)}",
-                )
+    def _refuse(self, key: str, problem: str) -> DataError:
+        number = f" {self.number}" * (self._heading == "[[feature]]")
+        where = f"{self._heading or 'the file'}{number}"
+        return DataError(f"{self._path}, line {self._line_of(key)}: {where}: {problem}")
 
-    def need(self, key: str, holds: Callable[[Any], bool], allowed: str) -> Any:
-        """Return a value that must be there."""
-        if key not in self._values or not _holds(holds, self._values[key]):
-            raise self.wrong(key, allowed)
-        return self._values[key]
-
-    def get(
-        self, key: str, default: Any, holds: Callable[[Any], bool], allowed: str
-    ) -> Any:
-        """Return a value, or the default if it is not there."""
-        return self.need(key, holds, allowed) if key in self._values else default
-
-    def names(self, key: str) -> tuple[str, ...]:
-        """Return a list of different names, at least one."""
-        words = (
-            "a list of different names, printable and without spaces around them, at"
-            f" most {MOST_CATEGORIES}"
-        )
-
-        def holds(value: Any) -> bool:
-            return (
-                isinstance(value, list)
-                and 0 < len(value) <= MOST_CATEGORIES
-                and all(is_name(name) for name in value)
-                and len(set(value)) == len(value)
-            )
-
-        return tuple(self.need(key, holds, words))
-
-
-def _holds(test: Callable[[Any], bool], value: Any) -> bool:
-    try:
-        return test(value)
-    except TypeError:  # a list, which is in no tuple of texts
-        return False
-
-
-def _is_number(value: Any) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-    )
+    def _line_of(self, key: str) -> int:
+        """Line of a key, or of the heading."""
+        seen, place, inside = 0, 1, not self._heading
+        lines = self._path.read_text(encoding="utf-8").splitlines()
+        for n, line in enumerate(lines, 1):
+            words = "".join(line.split())
+            if words.startswith("["):
+                same = bool(self._heading) and words.startswith(self._heading)
+                seen += same
+                inside = same and seen == self.number
+                place = n if inside else place
+            elif inside and words.startswith(f"{key}="):
+                return n
+        return place

@@ -253,7 +253,7 @@ def test_new_items_that_do_not_fit_leave_exit_code_1(site, tmp_path, capsys):
         ("", "is empty"),
         ("molecule\nCCO\n", "has no column 'smiles'"),
         ("smiles\nnonsense\n", "has no usable molecule.*line 2"),
-        ("smiles,smiles\nC,C\n", "more than one column 'smiles'"),
+        ("smiles,smiles\nC,C\n", "two columns 'smiles'"),
     ],
 )
 def test_files_that_cannot_be_predicted_are_named(site, tmp_path, text, match, capsys):

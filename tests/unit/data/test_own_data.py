@@ -119,7 +119,7 @@ def test_a_file_of_a_spreadsheet(tmp_path):
 
 
 def test_more_empty_lines_than_a_block_end_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.own.folder_tables.BLOCK", 2)
+    monkeypatch.setattr("datasets.tabular.blocks.BLOCK", 2)
     nodes = own_files.NODES.replace("g2,c", "\n\n\n\n\n\ng2,c")
     data, _ = made(own_files.write(tmp_path, nodes=nodes))
     plain, _ = made(own_files.write(tmp_path))
@@ -273,7 +273,7 @@ def test_a_file_in_tu_layout_may_begin_with_a_byte_order_mark(tmp_path):
     [
         (
             {"node_labels": "7\n8,1\n7\n8\n8\n7\n"},
-            r"X_node_labels.txt, line 2: has 2 number\(s\), not 1; correct",
+            r"X_node_labels.txt, line 2: has 2 cell\(s\), but line 1 has 1 .*; complete",
         ),
         (
             {"node_attributes": "1,5\n2,5\n3,5\nx,5\n5,5\n6,5\n"},

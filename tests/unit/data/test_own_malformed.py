@@ -101,12 +101,12 @@ TABLES = {
     ),
     "too few cells": (
         {"graphs": G.replace("g2,yes", "g2")},
-        r"graphs.csv, line 3: has 1 cell\(s\), but line 1 names 2",
+        r"graphs.csv, line 3: has 1 cell\(s\), but line 1 has 2",
         "complete the line",
     ),
     "too many cells": (
         {"nodes": N.replace("g2,a,30", "g2,a,3,0")},
-        r"nodes.csv, line 4: has 5 cell\(s\), but line 1 names 4",
+        r"nodes.csv, line 4: has 5 cell\(s\), but line 1 has 4",
         "put cells with commas in quotes",
     ),
     "not UTF-8": (
@@ -293,10 +293,10 @@ _NUMBER = '\n[[feature]]\ncolumn = "age"\nkind = "number"\n'
 SCHEMAS = {
     "no TOML": (S.replace("format = 1", "format = "), r"not valid TOML.*line 1", ""),
     "binary file": (b"\x80\x04\x95", r"not valid TOML", "UTF-8"),
-    "empty": ("", r"line 1: the file: format must be 1, got nothing", ""),
+    "empty": ("", r"line 1: the file: format must be 1, .*got nothing", ""),
     "no format": (S.replace("format = 1", ""), r"line 1: .*format must be 1", ""),
     "later format": (S.replace("= 1", "= 2", 1), r"line 1: .*format must be 1,.*2", ""),
-    "true format": (S.replace("= 1", "= true", 1), r"format must be 1, got True", ""),
+    "true format": (S.replace("= 1", "= true", 1), r"format must be 1, .*got True", ""),
     "unknown key": ("extra = 1\n" + S, r"line 1: .*unknown key 'extra'", "delete it"),
     "a key of the file below all": (
         S + 'outside = "drop"\n',

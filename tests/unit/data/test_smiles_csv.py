@@ -286,7 +286,7 @@ def test_the_log_and_an_error_name_the_first_five_bad_rows(load, caplog, bad_row
 @pytest.mark.parametrize(
     ("text", "changes", "message"),
     [
-        ("", {}, r"a.csv is empty; its first line must name the columns"),
+        ("", {}, r"a.csv, line 1: is empty; its first line must name the columns"),
         ("smiles,toxic\n", {}, r"a.csv has no usable row"),
         ("smiles,toxic\nC(,1\n", {}, r"a.csv has no usable row"),
         (
@@ -308,7 +308,7 @@ def test_the_log_and_an_error_name_the_first_five_bad_rows(load, caplog, bad_row
         ),
         ("smiles,a\nC,1\n", {"csv_label_columns": "a,a"}, r"each label column once"),
         ("smiles,a\nC,1\n", {"csv_label_columns": "smiles"}, r"not the SMILES column"),
-        ("smiles,a,a\nC,1,1\n", {}, r"more than one column 'a'; rename"),
+        ("smiles,a,a\nC,1,1\n", {}, r"two columns 'a'; rename"),
         ("smiles;a\nC;1\n", {}, r"line 1: the column 'smiles;a' has ';' in .* commas"),
         ("smiles,name\nC,first\n", {}, r"no column of numbers beside 'smiles'"),
         (
