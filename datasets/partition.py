@@ -39,7 +39,7 @@ from .public.tu import load_tu
 from .splits import ALL as ALL_TASKS
 from .splits import add_noise, check_noise, mask_tasks
 from .tabular.blocks import needing_permission
-from .tabular.encode import share_of
+from .tabular.encode import LeftOut
 from .tabular.schema_file import GRAPH_CSV, GRAPHS_CSV
 from .target_scale import check_scales, scaled
 
@@ -107,7 +107,7 @@ def file_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
         settings,
         source=client_file(settings, client_id).name,
         tasks=tuple(molecules.tasks),
-        left_out=share_of(bad, bad + len(molecules), "molecules"),
+        left_out=str(LeftOut("molecules", bad + len(molecules), bad)),
     )
 
 

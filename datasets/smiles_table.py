@@ -17,7 +17,7 @@ from .molecules import BadRow, MoleculeBuilder, Molecules, list_all
 from .tabular.blocks import check_columns, no_column, read_csv
 from .tabular.cells import TRUTH, is_missing, readings
 from .tabular.columns import MIN_COUNT, Unknown
-from .tabular.encode import first_few, meaning, read_numbers, too_many
+from .tabular.encode import LeftOut, first_few, meaning, read_numbers
 from .tabular.rows import tell_mixed
 from .tabular.schema_file import ALL
 
@@ -109,7 +109,7 @@ def build_from_csv(
             f"{path} has no usable row; give a CSV file with a line of column names and"
             f" a line for each molecule{', got: ' * bool(bad)}{rows}"
         )
-    are_many = too_many(len(bad), len(records))
+    are_many = LeftOut("molecules", len(records), len(bad)).is_much()
     if are_many or (bad and form.bad_rows == "refuse"):
         then = "" if are_many else ", or set csv-bad-rows to 'skip'"
         much = ", more than a third" if are_many else ""

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,12 @@ from ..cache import CACHE_FORMAT, cache_root, checksum, open_or_build
 from ..tabular.blocks import Table, Tables, unchanged
 from ..tabular.cells import same_look
 from ..tabular.encode import (
+    MAKE_FIT,
+    LeftOut,
     Problems,
     count_rows,
     far_columns,
     first_few,
-    share_of,
-    too_many,
 )
 from ..tabular.rows import (
     Edges,
@@ -39,7 +39,7 @@ from ..tabular.rows import (
     read_nodes,
     read_units,
 )
-from ..tabular.schema_file import DROP, GRAPHS_CSV, KEYS, SPLIT, Schema
+from ..tabular.schema_file import GRAPHS_CSV, KEYS, SPLIT, Schema
 from .folder_tables import find_tables
 
 
@@ -64,21 +64,6 @@ class RawGraphs:
     notes: list[str]
 
 
-class LeftOut(NamedTuple):
-    """How many rows a table has, how many do not fit, how many are meant to be outside.
-
-    Edges of a node that does not fit are lost with it.
-    """
-
-    what: str
-    rows: int
-    lost: int
-    outside: int = 0
-
-    def __str__(self) -> str:
-        return share_of(self.lost + self.outside, self.rows, self.what)
-
-
 def read_graphs(
     tables: Tables, schema: Schema, problems: Problems, *, needs_targets: bool
 ) -> RawGraphs:
@@ -89,10 +74,7 @@ def read_graphs(
     )
     graph_of, name_of = first_rows(units.names), dict[str, int]()
     nodes = read_nodes(tables, schema, graph_of, name_of, problems)
-    edges = read_edges(
-        tables.edges, nodes, graph_of, name_of, problems, tables,
-        drop=schema.drops_outside,
-    )  # fmt: skip
+    edges = read_edges(tables, schema, nodes, graph_of, name_of, problems)
     bad = units.is_bad.copy()
     for rows in (nodes, edges):
         bad[rows.graph[rows.is_bad & (rows.graph >= 0)]] = True
@@ -105,7 +87,17 @@ def read_graphs(
             units.names[at],
         )
         bad[at] = True
-    return _joined(units, nodes, edges, ~bad & ~units.is_open)
+    keep = ~bad & ~units.is_open
+    num_open = int(units.is_open.sum())
+    left_out = [
+        LeftOut("graphs", len(keep), int((~keep).sum()) - num_open),
+        LeftOut("graphs for want of a label", len(keep), 0, num_open),
+        LeftOut("nodes", len(nodes.graph), int(nodes.is_bad.sum()), nodes.num_outside),
+        LeftOut("edges", len(edges.fits), int(edges.is_bad.sum()), edges.num_outside),
+    ]
+    is_mine = nodes.graph >= 0
+    is_mine[is_mine] = keep[nodes.graph[is_mine]]
+    return _joined(units, keep, nodes, is_mine, keep, edges, left_out)
 
 
 def read_graph(
@@ -122,15 +114,11 @@ def read_graph(
     nodes = Nodes(
         graph=np.zeros(count, np.int64),
         name=np.arange(count),
-        lines=units.lines,
         x=units.x,
         is_bad=units.is_bad,
     )
     name_of = first_rows(units.names)
-    edges = read_edges(
-        tables.edges, nodes, {"": 0}, name_of, problems, tables,
-        drop=schema.drops_outside,
-    )  # fmt: skip
+    edges = read_edges(tables, schema, nodes, {"": 0}, name_of, problems)
     if len(edges.fits) and not edges.fits.any():
         got = first_few(problems.found[-1:]) or "other names"
         raise DataError(
@@ -138,58 +126,45 @@ def read_graph(
             f" nodes of {tables.nodes.name}, got: {got}; write source"
             " and target as column 'node' has them"
         )
-    usable = ~units.is_bad
-    ends = edges.ends[:, edges.fits]
-    has_ends = usable[ends].all(axis=0)
-    lost = edges.is_bad.copy()
-    lost[np.flatnonzero(edges.fits)[~has_ends]] = True
-    ends = ends[:, has_ends]
-    number = np.cumsum(usable) - 1
-    pairs = _both_ways(number[ends], int(usable.sum()))
-    return RawGraphs(
-        x=np.ascontiguousarray(units.x[usable]),
-        edge_index=pairs.astype(np.int32),
-        node_ptr=pointer([int(usable.sum())]),
-        edge_ptr=pointer([pairs.shape[1]]),
-        y=units.y[usable],
-        row=np.flatnonzero(usable),
-        role=units.role[usable],
-        names=[units.names[at] for at in np.flatnonzero(usable).tolist()],
-        has_split=units.has_split,
-        dropped=_dropped(number[ends], pairs.shape[1] // 2),
-        left_out=[
-            LeftOut("nodes", count, int(units.is_bad.sum())),
-            LeftOut("edges", len(lost), int(lost.sum()), edges.num_outside),
-        ],
-        notes=units.notes + edges.notes,
-    )
+    keep = ~units.is_bad
+    is_lost = edges.is_bad | (edges.fits & ~keep[edges.ends].all(axis=0))
+    left_out = [
+        LeftOut("nodes", count, int(units.is_bad.sum())),
+        LeftOut("edges", len(is_lost), int(is_lost.sum()), edges.num_outside),
+    ]
+    return _joined(units, keep, nodes, keep, np.ones(1, np.bool_), edges, left_out)
 
 
 def _joined(
-    units: Units, nodes: Nodes, edges: Edges, keep: NDArray[np.bool_]
+    units: Units,
+    keep: NDArray[np.bool_],
+    nodes: Nodes,
+    is_mine: NDArray[np.bool_],
+    keep_graph: NDArray[np.bool_],
+    edges: Edges,
+    left_out: list[LeftOut],
 ) -> RawGraphs:
-    """Put the graphs that are kept one after the other, nodes in the table's order."""
-    number = np.cumsum(keep) - 1
-    mine = nodes.graph >= 0
-    mine[mine] = keep[nodes.graph[mine]]
-    rows = np.flatnonzero(mine)
+    """Put the graphs that are kept one after the other, nodes in the table's order.
+
+    ``keep``, ``is_mine`` and ``keep_graph`` say it of units, nodes and graphs.
+    """
+    rows = np.flatnonzero(is_mine)
     rows = rows[np.argsort(nodes.graph[rows], kind="stable")]
     place = np.full(len(nodes.graph), -1, np.int64)
     place[rows] = np.arange(len(rows))
-    graph = number[nodes.graph[rows]]  # of each node, ascending
-    node_ptr = pointer(np.bincount(graph, minlength=int(keep.sum())))
+    num_graphs = int(keep_graph.sum())
+    graph = (np.cumsum(keep_graph) - 1)[nodes.graph[rows]]  # of each node, ascending
+    node_ptr = pointer(np.bincount(graph, minlength=num_graphs))
     ends = edges.ends[:, edges.fits]
     ends = place[ends[:, (place[ends] >= 0).all(axis=0)]]
     pairs = _both_ways(ends, len(rows))
-    per_graph = np.bincount(graph[pairs[0]], minlength=int(keep.sum()))
-    within = pairs - node_ptr[graph[pairs[0]]]
-    kept = np.flatnonzero(keep)
-    num_open = int(units.is_open.sum())
+    per_graph = np.bincount(graph[pairs[0]], minlength=num_graphs)
     lone = int(((per_graph == 0) & (np.diff(node_ptr) > 1)).sum())
-    remark = f"{lone} of {len(kept)} graphs have several nodes and no edge"
+    remark = [f"{lone} of {num_graphs} graphs have several nodes and no edge"]
+    kept = np.flatnonzero(keep)
     return RawGraphs(
         x=np.ascontiguousarray(nodes.x[rows]),
-        edge_index=within.astype(np.int32),
+        edge_index=(pairs - node_ptr[graph[pairs[0]]]).astype(np.int32),
         node_ptr=node_ptr,
         edge_ptr=pointer(per_graph),
         y=units.y[keep],
@@ -198,15 +173,8 @@ def _joined(
         names=[units.names[at] for at in kept.tolist()],
         has_split=units.has_split,
         dropped=_dropped(ends, pairs.shape[1] // 2),
-        left_out=[
-            LeftOut("graphs", len(keep), len(keep) - len(kept) - num_open),
-            LeftOut("graphs for want of a label", len(keep), 0, num_open),
-            LeftOut("nodes", len(mine), int(nodes.is_bad.sum()), nodes.num_outside),
-            LeftOut(
-                "edges", len(edges.fits), int(edges.is_bad.sum()), edges.num_outside
-            ),
-        ],
-        notes=[*units.notes, *edges.notes, *([remark] if 0 < lone < len(kept) else [])],
+        left_out=left_out,
+        notes=units.notes + edges.notes + remark * (0 < lone < num_graphs),
     )
 
 
@@ -256,7 +224,7 @@ class OwnData:
         0 train, 1 val, 2 test, -1 where the table says nothing.
     bad : list of str
         Rows that were left out: file, line, column, what is wrong, cure.
-    not_used, dropped, left_out, doubts : list of str
+    not_used, dropped, left_out, remarks : list of str
         Columns and files; kinds of rows of edges that make no edge; shares of the
         tables, e.g. "4.6 % of edges"; cells and names that may mean something else.
     """
@@ -352,30 +320,26 @@ def build(
     not_used = list_unused(tables, schema)
     read = read_graphs if is_whole else read_graph
     raw = read(tables, schema, problems, needs_targets=needs_targets)
-    _check(folder, schema, raw, problems, bad_rows)
     # What is predicted is listed item by item; an edge that is lost stands nowhere.
     shares = [s for s in raw.left_out if needs_targets or s.what == "edges"]
-    _check_shares(folder, shares, problems)
+    _check(folder, schema, raw, shares, problems, bad_rows)
+    shape = f"degrees up to {schema.degree}" if schema.degree else ""
+    kept = ("edge_index", "node_ptr", "edge_ptr", "y", "row", "role", "has_split")
+    same: dict[str, Any] = {name: getattr(raw, name) for name in (*kept, "dropped")}
     made = OwnData(
+        **same,
         name=schema.dataset,
         x=_with_degrees(raw, schema),
-        edge_index=raw.edge_index,
-        node_ptr=raw.node_ptr,
-        edge_ptr=raw.edge_ptr,
-        y=raw.y,
         num_features=schema.width,
         num_classes=schema.num_outputs,
-        columns=f"{_columns(schema)} by schema {schema.sha256[:_SHORT]}",
+        columns=f"{shape or f'{schema.width} column(s)'} by schema"
+        f" {schema.sha256[:_SHORT]}",
         unused=f"{len(not_used)} column(s) or file(s)" if not_used else "",
         classes=list(schema.classes),
         tasks=[] if schema.classes else list(schema.targets),
-        row=raw.row,
-        role=raw.role,
         raw_sha256=raw_sha256,
         bad=[str(problem) for problem in problems.found],
         not_used=not_used,
-        has_split=raw.has_split,
-        dropped=raw.dropped,
         left_out=[text for share in raw.left_out if (text := str(share))],
         remarks=[
             *problems.remarks(),
@@ -385,12 +349,6 @@ def build(
         ],
     )
     return made, raw.names, [(p.name, str(p)) for p in problems.found]
-
-
-def _columns(schema: Schema) -> str:
-    if schema.degree:
-        return f"degrees up to {schema.degree}"
-    return f"{schema.width} column(s)"
 
 
 def _with_degrees(raw: RawGraphs, schema: Schema) -> NDArray[np.generic]:
@@ -406,14 +364,13 @@ def _with_degrees(raw: RawGraphs, schema: Schema) -> NDArray[np.generic]:
 def list_unused(tables: Tables, schema: Schema) -> list[str]:
     """Name columns and files that are not used."""
     features = [f.column for f in schema.features]
+    answers = [*schema.targets, SPLIT]
+    is_whole = tables.graphs is not None
     used: list[tuple[Table | None, list[str]]] = [
-        (tables.graphs, ["graph", *schema.targets, SPLIT]),
-        (tables.nodes, [*KEYS["nodes"], *features]),
-        (tables.edges, ["graph", *KEYS["edges"]]),
+        (tables.graphs, ["graph", *answers]),
+        (tables.nodes, ["node", *features, *(["graph"] if is_whole else answers)]),
+        (tables.edges, [*KEYS["edges"], *["graph"] * is_whole]),
     ]
-    if tables.graphs is None:
-        used[1] = (tables.nodes, ["node", *features, *schema.targets, SPLIT])
-        used[2] = (tables.edges, list(KEYS["edges"]))
     found = [
         table.of(column)
         for table, known in used
@@ -425,9 +382,17 @@ def list_unused(tables: Tables, schema: Schema) -> list[str]:
 
 
 def _check(
-    folder: Path, schema: Schema, raw: RawGraphs, problems: Problems, bad_rows: str
+    folder: Path,
+    schema: Schema,
+    raw: RawGraphs,
+    shares: Sequence[LeftOut],
+    problems: Problems,
+    bad_rows: str,
 ) -> None:
-    """Refuse what cannot be used; with ``bad_rows`` "refuse", any problem."""
+    """Refuse what cannot be used; with ``bad_rows`` "refuse", any problem.
+
+    Tables of whose rows a large part is left out cannot be used, either.
+    """
     count = count_rows(map(str, problems.found))
     if count and bad_rows == "refuse":
         raise DataError(
@@ -442,21 +407,10 @@ def _check(
             f"{folder} has no usable {word}{got}; write the tables as docs/own-data.md"
             " shows"
         )
-
-
-def _check_shares(folder: Path, shares: Sequence[LeftOut], problems: Problems) -> None:
-    """Refuse tables whose rows are left out in large part."""
-    for share in shares:
-        if too_many(share.lost, share.rows):
-            words = (
-                f"{share.lost} of {share.rows} {share.what} would be left out, more"
-                " than a third, as rows do not fit"
-            )
-            cure = (
-                "correct the tables, or the schema of all sites (if rows name"
-                f' accounts of other sites: outside = "{DROP}" above [target])'
-            )
-            own = [p for p in problems.found if p.where.startswith(share.what)]
-            raise DataError(
-                f"{folder}: {words}: {first_few(own or problems.found)}; {cure}"
-            )
+    for share in filter(LeftOut.is_much, shares):
+        own = [p for p in problems.found if p.where.startswith(share.what)]
+        raise DataError(
+            f"{folder}: {share.lost} of {share.rows} {share.what} would be left out,"
+            " more than a third, as rows do not fit:"
+            f" {first_few(own or problems.found)}; {MAKE_FIT}"
+        )

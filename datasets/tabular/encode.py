@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,10 @@ _FAR, _WIDE, _NARROW = 5, 10, 1e-3  # spreads of the site that made the schema
 _CROWDED = 0.05  # of the spread; it is 2.6 of normal numbers
 _FEW = 5  # names that a message lists
 _AT_ALL = "in the schema of all sites"
+MAKE_FIT = (
+    "correct the tables, or use the schema that they were made for, or, if rows name"
+    f' accounts of other sites, set outside = "{DROP}" above [target] {_AT_ALL}'
+)
 _values, _looks = lru_cache(by_value), lru_cache(by_look)  # names are many
 Flaw = tuple[int, str, str]  # row of the block, column, what is wrong, and its cure
 
@@ -79,9 +83,7 @@ class Problems:
         if len(self.found) > _MOST_PROBLEMS:
             raise DataError(
                 f"more than {_MOST_PROBLEMS} rows do not fit the schema:"
-                f" {first_few(self.found)}; use the schema that these tables were made"
-                " for, or correct the tables, or, if rows name accounts of other sites,"
-                f' set outside = "{DROP}" above [target] in the schema of all sites'
+                f" {first_few(self.found)}; {MAKE_FIT}"
             )
 
     def see(self, schema: Schema, table: Table, block: Block, *whose: str) -> None:
@@ -119,18 +121,29 @@ def first_few(problems: Sequence[object]) -> str:
     return named + (f"; and {more} more" if more > 0 else "")
 
 
-def too_many(misfits: int, rows: int) -> bool:
-    """Whether so many rows do not fit that something is wrong with all of them.
+class LeftOut(NamedTuple):
+    """How many rows a table has, how many do not fit, how many are meant to be outside.
 
-    A third: single mistakes are fewer by far, and a column that was written otherwise
-    (7.0 in place of 7) spoils more.
+    Edges of a node that does not fit are lost with it.
     """
-    return 3 * misfits > rows
 
+    what: str
+    rows: int
+    lost: int
+    outside: int = 0
 
-def share_of(lost: int, rows: int, what: str) -> str:
-    """Say which share of rows is left out, e.g. "4.6 % of edges"; "" if none."""
-    return f"{100 * lost / rows:.2g} % of {what}" if lost else ""
+    def __str__(self) -> str:
+        """Say which share is left out, e.g. "4.6 % of edges"; "" if none."""
+        lost = self.lost + self.outside
+        return f"{100 * lost / self.rows:.2g} % of {self.what}" if lost else ""
+
+    def is_much(self) -> bool:
+        """Whether so many rows do not fit that something is wrong with all of them.
+
+        A third: single mistakes are fewer by far, and a column that was written
+        otherwise (7.0 in place of 7) spoils more.
+        """
+        return 3 * self.lost > self.rows
 
 
 def count_rows(bad: Iterable[str]) -> int:
@@ -356,33 +369,32 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_FEW])) + (f", {more} more" if more > 0 else "")
 
 
-def encode_classes(
-    schema: Schema, column: str, block: Block, *, may_miss: bool
-) -> tuple[IntArray, list[Flaw]]:
-    """Encode a column of classes as their numbers; -1 if missing or wrong."""
-    cells = block.cells[column]
-    codes = _find(schema.classes, cells)
-    flaws: list[Flaw] = []
-    for row in np.flatnonzero(codes < 0).tolist():
-        cell = cells[row]
-        if may_miss and is_missing(cell):
-            continue
-        why = "counts as not known, and " * is_missing(cell) + "is none of"
-        what = f"{cell!r} {why}" if cell else "is empty, and not one of"
-        what += f" the schema's classes ({_some(schema.classes)})"
-        what += f"{_like(cell, schema.classes)}; correct it, or list it {_AT_ALL}"
-        flaws.append((row, column, what))
-    return codes, flaws
-
-
 def encode_targets(
-    schema: Schema, block: Block
-) -> tuple[NDArray[np.float32], list[Flaw]]:
-    """Encode the targets of graphs, (num_rows, num_targets); NaN if missing."""
+    schema: Schema, block: Block, *, are_known: bool = True
+) -> tuple[NDArray[Any], list[Flaw]]:
+    """Encode what is to be predicted.
+
+    Returns
+    -------
+    y : int64 array (num_rows,), or float32 array (num_rows, num_targets)
+        Numbers of classes, -1 if missing or wrong; or targets, NaN if so. All are
+        missing unless they ``are_known``.
+    flaws : list
+    """
+    flaws: list[Flaw] = []
+    if schema.classes:
+        cells = block.cells[schema.targets[0]] if are_known else [""] * len(block.lines)
+        codes = _find(schema.classes, cells)
+        for row in np.flatnonzero(codes < 0).tolist():
+            if not is_missing(cell := cells[row]):
+                what = f"{cell!r} is none of the schema's classes"
+                what += f" ({_some(schema.classes)}){_like(cell, schema.classes)}"
+                what += f"; correct it, or list it {_AT_ALL}"
+                flaws.append((row, schema.targets[0], what))
+        return codes, flaws
     is_binary = schema.target_kind == "binary"
     y = np.full((len(block.lines), len(schema.targets)), np.nan, np.float32)
-    flaws: list[Flaw] = []
-    for at, column in enumerate(schema.targets):
+    for at, column in enumerate(schema.targets if are_known else ()):
         cells = block.cells[column]
         values = read_numbers(cells, truth=is_binary)
         with np.errstate(over="ignore"):

@@ -21,13 +21,12 @@ from .encode import (
     NO_ROLE,
     Flaw,
     Problems,
-    encode_classes,
     encode_features,
     encode_roles,
     encode_targets,
     need_columns,
 )
-from .schema_file import SPLIT, Schema
+from .schema_file import KEYS, SPLIT, Schema
 
 ADD_IT = "; add it there, or delete this row"  # cure of a row that names a stranger
 _SAYS_HOW = re.compile(
@@ -55,11 +54,10 @@ class Units:
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Rows of nodes: graph (-1 if it is unknown), number of the node's name, line."""
+    """Rows of nodes: graph (-1 if it is unknown), and number of the node's name."""
 
     graph: IntArray
     name: IntArray
-    lines: IntArray
     x: NDArray[np.generic]
     is_bad: NDArray[np.bool_]
 
@@ -92,6 +90,11 @@ class Edges:
         return int((~self.fits & ~self.is_bad).sum())
 
 
+def says_how(column: str) -> bool:
+    """Whether a column, by its name, says how numbers of others are meant."""
+    return _SAYS_HOW.search(column) is not None
+
+
 def tell_mixed(columns: Mapping[str, Collection[str]]) -> list[str]:
     """Warn of columns, by their different cells, that say how numbers are meant."""
     found = {n: sorted({*cells} - {""}) for n, cells in columns.items()}
@@ -100,7 +103,7 @@ def tell_mixed(columns: Mapping[str, Collection[str]]) -> list[str]:
         " numbers in several units, or limits as in >10, are learnt as if they were"
         " alike; write them in one unit, and leave out rows with limits"
         for name, cells in found.items()
-        if len(cells) > 1 and _SAYS_HOW.search(name)
+        if len(cells) > 1 and says_how(name)
     ]
 
 
@@ -122,49 +125,55 @@ def read_units(
 ) -> Units:
     """Read graphs, or nodes with their features, each with target and split."""
     is_node = key == "node"
-    need_columns(table, [key, *(f.column for f in schema.features if is_node)])
-    need_columns(table, schema.targets if needs_targets else ())
+    features = [f.column for f in schema.features if is_node]
+    need_columns(table, [key, *features, *(schema.targets if needs_targets else ())])
     has_split = needs_targets and SPLIT in table.columns
-    used = {*schema.targets, *(f.column for f in schema.features if is_node)}
-    mixed = {c: set[str]() for c in table.columns if c not in used}
+    used = {*schema.targets, *features}
+    mixed = {c: set[str]() for c in table.columns if c not in used and says_how(c)}
+    whose = ["features"] * is_node + ["targets"] * needs_targets
     first: dict[str, int] = {}
     names: list[str] = []
     bad: list[int] = []
     parts: list[tuple[Any, ...]] = []
     for block in _blocks(table):
-        count = len(block.lines)
-        for column in filter(_SAYS_HOW.search, mixed):
-            mixed[column].update(block.cells[column])
-        x: NDArray[Any] = np.zeros((count, 0), np.float32)
-        y = _no_answers(schema, count)
-        flaws: list[Flaw] = []
-        whose = ["features"] * is_node + ["targets"] * needs_targets
+        at, count, named = len(names), len(block.lines), block.cells[key]
+        for column, found in mixed.items():
+            found.update(block.cells[column])
         problems.see(schema, table, block, *whose)
+        x: NDArray[Any] = np.zeros((count, 0), np.float32)
+        role = np.full(count, NO_ROLE, np.int8)
+        flaws: list[Flaw] = []
         if is_node:
             x, flaws = encode_features(schema, block)
-        if needs_targets:
-            y, found = _targets(schema, block)
-            flaws += found
-        role = np.full(count, NO_ROLE, np.int8)
+        y, more = encode_targets(schema, block, are_known=needs_targets)
+        flaws += more
         if has_split:
-            role, found = encode_roles(SPLIT, block, may_miss=is_node)
-            flaws += found
+            role, more = encode_roles(SPLIT, block, may_miss=is_node)
+            flaws += more
         if has_split and is_node:
-            flaws += _without_label(block.cells[schema.targets[0]], y, role)
-        at = len(names)
+            labels = block.cells[schema.targets[0]]
+            flaws += [
+                (
+                    row,
+                    SPLIT,
+                    "a node without label must have no split; empty one of them",
+                )
+                for row in np.flatnonzero((y < 0) & (role != NO_ROLE)).tolist()
+                if is_missing(labels[row])
+            ]
         flaws += _nameless(key, block)
-        for row, name in enumerate(block.cells[key]):
+        for row, name in enumerate(named):
             if (before := first.setdefault(name, at + row)) != at + row and name:
                 bad.append(before)
                 text = f"{key} {name!r} is there twice; rename or delete one of them"
                 flaws.append((row, key, text))
-        names += block.cells[key]
-        named = block.cells[key]
+        names += named
         bad += [at + row for row in _note(table, named, block, flaws, problems)]
         parts.append((np.array(block.lines, np.int64), x, y, role))
     lines, x, y, role = (np.concatenate(part) for part in zip(*parts, strict=True))
     is_bad = np.zeros(len(names), np.bool_)
     is_bad[bad] = True
+    may_be_open = bool(schema.classes) and needs_targets and not is_node
     return Units(
         names=names,
         lines=lines,
@@ -173,22 +182,9 @@ def read_units(
         role=role,
         has_split=has_split,
         is_bad=is_bad,
-        is_open=(y < 0 if schema.classes and needs_targets and not is_node else is_bad)
-        & ~is_bad,
+        is_open=(y < 0) & ~is_bad if may_be_open else np.zeros_like(is_bad),
         notes=tell_mixed(mixed),
     )
-
-
-def _no_answers(schema: Schema, count: int) -> NDArray[Any]:
-    if schema.classes:
-        return np.full(count, -1, np.int64)
-    return np.full((count, len(schema.targets)), np.nan, np.float32)
-
-
-def _targets(schema: Schema, block: Block) -> tuple[NDArray[Any], list[Flaw]]:
-    if schema.classes:
-        return encode_classes(schema, schema.targets[0], block, may_miss=True)
-    return encode_targets(schema, block)
 
 
 def _nameless(key: str, block: Block) -> list[Flaw]:
@@ -197,17 +193,6 @@ def _nameless(key: str, block: Block) -> list[Flaw]:
         (row, key, f"{f'is {name!r}, no name' if name else 'is empty'}; give it a name")
         for row, name in enumerate(block.cells[key])
         if not name.isdigit() and is_missing(name)
-    ]
-
-
-def _without_label(
-    labels: Sequence[str], y: NDArray[Any], role: NDArray[np.int8]
-) -> list[Flaw]:
-    """Find nodes that are to train, validate or test, and have no class."""
-    return [
-        (row, SPLIT, "a node without label must have no split; empty one of them")
-        for row in np.flatnonzero((y < 0) & (role != NO_ROLE)).tolist()
-        if is_missing(labels[row])
     ]
 
 
@@ -271,7 +256,7 @@ def read_nodes(
             name_at[int(graph[at])],
         )
         is_bad[at] = True
-    return Nodes(graph=graph, name=name, lines=lines, x=x, is_bad=is_bad)
+    return Nodes(graph=graph, name=name, x=x, is_bad=is_bad)
 
 
 def _numbers(number_of: Mapping[str, int], names: Sequence[str]) -> IntArray:
@@ -345,36 +330,32 @@ def _form(name: str) -> str:
 
 
 def read_edges(
-    table: Table,
+    tables: Tables,
+    schema: Schema,
     nodes: Nodes,
     graph_of: Mapping[str, int],
     name_of: Mapping[str, int],
     problems: Problems,
-    tables: Tables,
-    *,
-    drop: bool,
 ) -> Edges:
-    """Read edges and find the nodes that they join; ``drop`` is as for ``_Names``."""
-    owner = "" if tables.graphs is None else "graph"
-    need_columns(table, ["graph"] * bool(owner) + ["source", "target"])
+    """Read edges and find the nodes that they join."""
+    table, graphs, drop = tables.edges, tables.graphs, schema.drops_outside
+    need_columns(table, [*["graph"] * bool(graphs), "source", "target"])
     width = max(len(name_of), int(nodes.name.max(initial=-1)) + 1, 1)
     key = nodes.graph * width + nodes.name
     order = np.argsort(key, kind="stable")
     key = key[order]
-    where = f"{tables.nodes.name}{' with this graph' * bool(owner)}"
+    where = f"{tables.nodes.name}{' with this graph' * bool(graphs)}"
     known = _Names("node", name_of, where, drop=drop)
-    graphs_name = tables.graphs.name if tables.graphs else ""
-    known_graphs = _Names("graph", graph_of, graphs_name, drop=drop)
+    known_graphs = _Names("graph", graph_of, graphs.name if graphs else "", drop=drop)
     parts: list[tuple[IntArray, IntArray, NDArray[np.bool_]]] = []
     for block in _blocks(table):
-        count = len(block.lines)
-        graph = np.zeros(count, np.int64)
+        graph = np.zeros(len(block.lines), np.int64)
         flaws: list[Flaw] = []
         named: list[str] = []
-        if owner:
+        if graphs:
             graph, named, flaws = known_graphs.graphs(block)
-        ends = np.full((2, count), -1, np.int64)
-        for end, column in enumerate(("source", "target")):
+        ends = np.full((2, len(graph)), -1, np.int64)
+        for end, column in enumerate(KEYS["edges"]):
             name = _numbers(name_of, block.cells[column])
             wanted = np.where((graph >= 0) & (name >= 0), graph * width + name, -1)
             place = np.searchsorted(key, wanted)
@@ -382,12 +363,12 @@ def read_edges(
             inside[inside] = key[place[inside]] == wanted[inside]
             ends[end, inside] = order[place[inside]]
             flaws += known.flaws(column, block, (graph >= 0) & ~inside)
-        is_bad = np.zeros(count, np.bool_)
+        is_bad = np.zeros(len(graph), np.bool_)
         is_bad[_note(table, named, block, flaws, problems)] = True
         parts.append((graph, ends, is_bad))
-    graphs, pairs, bads = zip(*parts, strict=True)
+    found, pairs, bads = zip(*parts, strict=True)
     return Edges(
-        graph=np.concatenate(graphs),
+        graph=np.concatenate(found),
         ends=np.concatenate(pairs, axis=1),
         is_bad=np.concatenate(bads),
         notes=known.notes() + known_graphs.notes(),

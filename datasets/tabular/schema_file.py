@@ -22,7 +22,6 @@ GRAPHS_CSV, GRAPH_CSV = "graphs-csv", "graph-csv"  # names among the data sets
 SCHEMA_FILE = "schema.toml"
 FORMAT = 1
 REFUSE, INDICATOR, DROP = "refuse", "indicator", "drop"
-ALLOW_OUTSIDE = f'outside = "{DROP}" above [target]'  # a cure, to be set in the schema
 NUMBER, CATEGORY, DATE = "number", "category", "date"
 TARGET_KINDS = ("classes", "binary", "regression")
 SPLIT = "split"

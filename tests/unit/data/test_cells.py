@@ -4,7 +4,7 @@ import pytest
 
 from datasets.tabular.blocks import Block
 from datasets.tabular.cells import alike, by_look, readings, twin
-from datasets.tabular.encode import encode_classes, encode_features, meaning
+from datasets.tabular.encode import encode_features, encode_targets, meaning
 from datasets.tabular.schema_file import CATEGORY, Feature, Schema
 
 
@@ -74,7 +74,7 @@ def test_a_class_may_be_spelled_as_another_program_does(names, cells, codes):
         features=(Feature(column="k", kind=CATEGORY, categories=names, other=True),),
     )
     block = Block(range(len(cells)), {"label": cells, "k": cells})
-    assert encode_classes(schema, "label", block, may_miss=True)[0].tolist() == codes
+    assert encode_targets(schema, block)[0].tolist() == codes
     found, flaws = encode_features(schema, block)
     odd = [row for row, _, _ in flaws]  # "" has no place, nor what looks like a name
     looks = by_look(names)

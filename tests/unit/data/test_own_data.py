@@ -273,7 +273,7 @@ def test_a_file_in_tu_layout_may_begin_with_a_byte_order_mark(tmp_path):
     [
         (
             {"node_labels": "7\n8,1\n7\n8\n8\n7\n"},
-            r"X_node_labels.txt, line 2: has 2 cell\(s\), but line 1 has 1 .*; complete",
+            r"X_node_labels.txt, line 2: has 2 cell\(s\), but line 1 has 1 .*; comp",
         ),
         (
             {"node_attributes": "1,5\n2,5\n3,5\nx,5\n5,5\n6,5\n"},
