@@ -71,7 +71,6 @@ def build_from_csv(
     form: CsvFormat,
     *,
     raw_sha256: str,
-    as_written: bool = False,
 ) -> CsvMolecules:
     """Read and convert one file, for a set called ``name``.
 
@@ -88,7 +87,7 @@ def build_from_csv(
     smiles_at = find_column(form.smiles_column, header, "csv-smiles-column", path)
     labels_at, ids = _label_columns(form, header, records, smiles_at, path)
     tasks = [header[at] for at in labels_at]
-    builder = MoleculeBuilder(as_written=as_written)
+    builder = MoleculeBuilder()
     odd: list[BadRow] = []
     labels: list[list[float]] = []
     line_of_row: list[int] = []

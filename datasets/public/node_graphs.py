@@ -1,18 +1,13 @@
 """Public graphs whose nodes have classes, from their publishers' files.
 
-The data folder is only read: PyTorch Geometric's classes work in a scratch folder of
-our cache that links to the raw files, and the result is stored as memory-mapped arrays.
+The data folder is only read; the result is stored as memory-mapped arrays.
 
 A pickle may call anything, so a file from others could do anything at a site. Here only
-arrays, sparse matrices and plain containers may stand in one; what was read is checked
-before PyTorch Geometric, which unpickles without a look, gets a copy of the same bytes.
-
-Read here, so that the package ``ogb`` is not needed.
+arrays, sparse matrices and plain containers may stand in one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import logging
@@ -43,13 +38,13 @@ from ..cache import (
     set_data_dir,
 )
 
+Raw = tuple[NDArray[np.float32], IntArray, IntArray]  # features, edges, classes
 PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 _CONTENT = {
     "graph": "lists of nodes by node",
     "test.index": "numbers of nodes",
 }
-_MOST_NODES = 100_000  # PyTorch Geometric makes a table up to the largest number
-_TABLES = ("x", "y", "tx", "ty", "allx", "ally")
+_MOST_NODES = 100_000  # a table is made up to the largest number
 # What the published files and copies written by newer versions of NumPy and SciPy name.
 _RECONSTRUCT: Any = np.zeros(1).__reduce__()[0]
 _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
@@ -80,8 +75,13 @@ class _ArraysOnly(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
-def safe_copy(path: Path, target: Path) -> None:
-    """Copy a raw file, after a check that PyTorch Geometric may unpickle it.
+def read_part(path: Path) -> NDArray[Any]:
+    """Read one of Planetoid's files.
+
+    Returns
+    -------
+    array
+        A matrix of float32; edges (2, num_edges) of the graph; or numbers of nodes.
 
     Raises
     ------
@@ -89,57 +89,44 @@ def safe_copy(path: Path, target: Path) -> None:
         It is no pickle, or holds other things than arrays of numbers, or, for the
         graph, than lists of ints by int.
     """
-    content = path.read_bytes()
-    part = path.name.split(".", 2)[2]
-    if problem := _problem(part, content):
-        what = _CONTENT.get(part, "arrays of numbers")
-        raise DataError(
-            f"{path} is not taken: {problem}; Planetoid's files are pickles, which can"
-            f" run code, and this one may hold {what} only: fetch the data set again,"
-            " from where you trust"
-        )
-    target.write_bytes(content)
-
-
-def _problem(part: str, content: bytes) -> str:
-    """Say what is wrong with a file; "" if nothing is."""
+    content, part = path.read_bytes(), path.name.split(".", 2)[2]
     try:
         if part == "test.index":
-            _check_index(content)
-            return ""
+            numbers = np.array(content.split(), np.int64)
+            if not ((numbers >= 0) & (numbers < _MOST_NODES)).all():
+                _refuse(f"its numbers of nodes are not all below {_MOST_NODES}")
+            return numbers
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of old SciPy names and array layouts
             found = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
-        if part in _TABLES:
-            _check_table(found)
-        else:
-            _check_graph(found)
+        return _edges(found) if part == "graph" else _matrix(found)
     except Exception as error:  # whatever a crafted file makes of these parts
-        return f"{type(error).__name__}: {error}"
-    return ""
+        what = _CONTENT.get(part, "arrays of numbers")
+        raise DataError(
+            f"{path} is not taken: {type(error).__name__}: {error}; Planetoid's files"
+            f" are pickles, which can run code, and this one may hold {what} only:"
+            " fetch the data set again, from where you trust"
+        ) from error
 
 
-def _check_table(found: object) -> None:
+def _matrix(found: Any) -> NDArray[np.float32]:
     """Refuse all but a matrix of numbers with indices in range."""
     from scipy.sparse import csr_matrix
 
-    if isinstance(found, csr_matrix):
+    is_sparse = isinstance(found, csr_matrix)
+    if is_sparse:
         if any(map(callable, vars(found).values())):
             _refuse("its matrix brings methods of its own")
         found.check_format(full_check=True)  # todense() would write where it says
-        found = found.data
     elif not isinstance(found, np.ndarray) or found.ndim != 2:
         _refuse("it is not a matrix")
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "biuf":
+    entries = found.data if is_sparse else found
+    if not isinstance(entries, np.ndarray) or entries.dtype.kind not in "biuf":
         _refuse("its entries are not numbers")
+    return np.asarray(found.todense() if is_sparse else found, np.float32)
 
 
-def _check_index(content: bytes) -> None:
-    if not all(0 <= int(line) < _MOST_NODES for line in content.split()):
-        _refuse(f"its numbers of nodes are not all below {_MOST_NODES}")
-
-
-def _check_graph(found: object) -> None:
+def _edges(found: object) -> IntArray:
     if not isinstance(found, dict):
         _refuse("it is not a dict")
     for node, others in found.items():
@@ -147,33 +134,62 @@ def _check_graph(found: object) -> None:
             _refuse("it does not map ints to lists")
         if not all(type(other) is int for other in others):
             _refuse("its lists do not hold ints")
+    pairs = [(node, other) for node, others in found.items() for other in others]
+    return np.array(pairs, np.int64).reshape(-1, 2).T
 
 
 def _refuse(problem: str) -> Never:
     raise pickle.UnpicklingError(problem)
 
 
-def check_npz(path: Path) -> None:
-    """Refuse an Amazon file whose sparse matrices point outside their shape.
+def read_planetoid(raw: Path, name: str) -> Raw:
+    """Read features, edges and classes; test nodes come last, in the index's order.
+
+    Source
+    ------
+    As PyTorch Geometric's ``read_planetoid_data``: numbers that the index leaves out
+    are nodes without edges.
+    """
+    _, _, tx, ty, allx, ally, edges, index = (
+        read_part(raw / f"ind.{name.lower()}.{part}") for part in PARTS
+    )
+    ascending, both = np.sort(index), []
+    for known, tested in ((allx, tx), (ally, ty)):
+        rows = np.zeros((np.ptp(index) + 1, tested.shape[1]), np.float32)
+        rows[ascending - ascending[0]] = tested
+        table = np.concatenate([known, rows])
+        table[index] = table[ascending]
+        both.append(table)
+    return both[0], edges, both[1].argmax(axis=1)
+
+
+def read_amazon(raw: Path, name: str) -> Raw:
+    """Read features, as 0 or 1, edges and classes.
 
     Raises
     ------
     ValueError
-        So it is, or the file holds objects, which NumPy would unpickle.
+        A matrix points outside its shape, or the file holds objects, which NumPy would
+        unpickle.
     """
     from scipy.sparse import csr_matrix
 
+    path, found = raw / f"amazon_electronics_{name.lower()}.npz", []
     with np.load(path, allow_pickle=False) as file:
-        for name in ("attr", "adj"):
-            parts = tuple(file[f"{name}_{k}"] for k in ("data", "indices", "indptr"))
-            matrix = csr_matrix(parts, file[f"{name}_shape"])
-            matrix.check_format(full_check=True)
+        for kind in ("attr", "adj"):
+            parts = tuple(file[f"{kind}_{k}"] for k in ("data", "indices", "indptr"))
+            found.append(csr_matrix(parts, file[f"{kind}_shape"]))
+            found[-1].check_format(full_check=True)
+        y = file["labels"].astype(np.int64)
+    x, ends = np.asarray(found[0].todense(), np.float32), found[1].tocoo()
+    x[x > 0] = 1
+    return x, np.stack([ends.row, ends.col]).astype(np.int64), y
 
 
 OGB_FILES = ("edge.csv.gz", "node-feat.csv.gz", "node-label.csv.gz")
 
 
-def read_ogb(raw: Path) -> tuple[NDArray[np.float32], IntArray, IntArray]:
+def read_ogb(raw: Path, _: str) -> Raw:
     """Read features, edges and classes of the one graph in ``raw``.
 
     Returns
@@ -230,16 +246,16 @@ HETEROPHILOUS = (
 )
 
 
-def read_heterophilous(
-    path: Path,
-) -> tuple[NDArray[np.float32], IntArray, IntArray]:
+def read_heterophilous(raw: Path, name: str) -> Raw:
     """Read features, edges and classes; the ten masks in the file are not used.
 
     Parameters
     ----------
-    path : Path
-        NPZ file with ``node_features`` (num_nodes, num_features), ``node_labels``
-        (num_nodes,) and ``edges`` (num_edges, 2), each edge in one direction or both.
+    raw : Path
+        Has an NPZ file with ``node_features`` (num_nodes, num_features),
+        ``node_labels`` (num_nodes,) and ``edges`` (num_edges, 2), each edge in one
+        direction or both.
+    name : str
 
     Returns
     -------
@@ -254,7 +270,8 @@ def read_heterophilous(
     ValueError, KeyError
         The file is no archive of arrays, or lacks one. Objects are not unpickled.
     """
-    with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+    path = raw / f"{name}.npz"
+    with path.open("rb") as given, np.load(given, allow_pickle=False) as file:
         x, y, edges = (file[k] for k in ("node_features", "node_labels", "edges"))
     shapes = x.ndim == 2 and y.ndim == 1 and edges.ndim == 2 and edges.shape[1:] == (2,)
     kinds = x.dtype.kind in "biuf" and y.dtype.kind in "iu" and edges.dtype.kind in "iu"
@@ -270,8 +287,6 @@ def read_heterophilous(
 
 log = logging.getLogger("flwr.fedgraph")
 
-Raw = tuple[NDArray[np.float32], IntArray, IntArray]  # features, edges, classes
-
 
 @dataclass(frozen=True)
 class NodeSource:
@@ -286,12 +301,10 @@ class NodeSource:
         Other names of the folder ``<name>``, as the publishers' archives have them.
     files : tuple of str
     read : callable
-        Given a folder with ``<name>/raw`` in it and the name; returns features, edges
-        (2, num_edges) and classes.
-    place : callable
-        Given a raw file and a path, puts the file there for ``read``.
-    url : callable, optional
-        Where a file is downloaded from.
+        Given the raw folder and the name; returns features, edges (2, num_edges) and
+        classes.
+    pyg : str
+        Class of PyTorch Geometric that knows where files are downloaded from.
     cure : str
         How to come by the files if they cannot be downloaded; "" if they can.
     """
@@ -299,8 +312,7 @@ class NodeSource:
     folder: str
     files: tuple[str, ...]
     read: Callable[[Path, str], Raw]
-    place: Callable[[Path, Path], None]
-    url: Callable[[str], str] | None = None
+    pyg: str = ""
     cure: str = ""
     also: tuple[str, ...] = ()
 
@@ -338,9 +350,7 @@ def load_node_graph(
     raw = _find(name, data_dir, cache)
     files = [raw / f for f in NODE_SOURCES[name].files]
     entry = cache / f"{name}-{features}-{fingerprint_files(files)}"
-    return open_or_build(
-        entry, GraphSet, lambda work: _convert(name, files, features, work)
-    )
+    return open_or_build(entry, GraphSet, lambda _: _convert(name, files, features))
 
 
 def whole_graph(
@@ -420,91 +430,35 @@ def largest_component(edges: IntArray, num_nodes: int) -> tuple[IntArray, IntArr
     return ids, np.ascontiguousarray(kept[:, order], np.int64)
 
 
-def _convert(name: str, files: list[Path], features: str, work: Path) -> GraphSet:
-    source = NODE_SOURCES[name]
-    log.info("converting %s from %s", name, files[0].parent)
-    target = work / name / "raw"
-    target.mkdir(parents=True)
+def _convert(name: str, files: list[Path], features: str) -> GraphSet:
+    raw = files[0].parent
+    log.info("converting %s from %s", name, raw)
     try:
-        for path in files:
-            source.place(path, target / path.name)
-        digest = checksum([target / path.name for path in files])  # of what is read
-        x, edges, y = source.read(work, name)
+        digest = checksum(files)
+        x, edges, y = NODE_SOURCES[name].read(raw, name)
     except DataError:
         raise
     except Exception as error:  # whatever the parsers raise
         raise DataError(
-            f"cannot read {name} in {files[0].parent}: {error!r}; fetch the data set"
-            " again"
+            f"cannot read {name} in {raw}: {error!r}; fetch the data set again"
         ) from error
     normalize = features == "row-normalized"
     return whole_graph(name, x, edges, y, normalize=normalize, raw_sha256=digest)
 
 
-def _link(path: Path, target: Path) -> None:
-    target.symlink_to(path.resolve())
-
-
-def _read_planetoid(root: Path, name: str) -> Raw:
-    from torch_geometric.datasets import Planetoid
-
-    return _arrays(lambda: Planetoid(str(root), name))
-
-
-def _read_amazon(root: Path, name: str) -> Raw:
-    from torch_geometric.datasets import Amazon
-
-    for file in NODE_SOURCES[name].files:
-        check_npz(root / name / "raw" / file)
-    return _arrays(lambda: Amazon(str(root), name))
-
-
-def _arrays(load: Callable[[], Any]) -> Raw:
-    # prints "Processing..."; unpickling old SciPy arrays warns
-    with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        data = load()[0]
-    return data.x.numpy(), data.edge_index.numpy(), data.y.numpy()
-
-
-def _read_arxiv(root: Path, name: str) -> Raw:
-    return read_ogb(root / name / "raw")
-
-
-def _read_heterophilous(root: Path, name: str) -> Raw:
-    return read_heterophilous(root / name / "raw" / f"{name}.npz")
-
-
 def _planetoid(name: str) -> NodeSource:
-    def url(file: str) -> str:
-        from torch_geometric.datasets import Planetoid
-
-        return f"{Planetoid.url}/{file}"
-
     files = tuple(f"ind.{name.lower()}.{part}" for part in PARTS)
-    return NodeSource("planetoid", files, _read_planetoid, safe_copy, url)
+    return NodeSource("planetoid", files, read_planetoid, "Planetoid")
 
 
 def _amazon(name: str) -> NodeSource:
     file = f"amazon_electronics_{name.lower()}.npz"
-
-    def url(file: str) -> str:
-        from torch_geometric.datasets import Amazon
-
-        return f"{Amazon.url}{file}"
-
-    return NodeSource("amazon", (file,), _read_amazon, _link, url)
+    return NodeSource("amazon", (file,), read_amazon, "Amazon")
 
 
 def _heterophilous(name: str) -> NodeSource:
-    def url(file: str) -> str:
-        from torch_geometric.datasets import HeterophilousGraphDataset
-
-        return f"{HeterophilousGraphDataset.url}/{file}"
-
-    return NodeSource(
-        "heterophilous", (f"{name}.npz",), _read_heterophilous, _link, url
-    )
+    made = "heterophilous", (f"{name}.npz",), read_heterophilous
+    return NodeSource(*made, "HeterophilousGraphDataset")
 
 
 NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
@@ -518,8 +472,7 @@ NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
         "ogbn-arxiv": NodeSource(
             "ogb",
             OGB_FILES,
-            _read_arxiv,
-            _link,
+            read_ogb,
             cure="unpack arxiv.zip of https://snap.stanford.edu/ogb/data/nodeproppred"
             " into that folder",
             also=("ogbn_arxiv", "arxiv"),  # of the package ogb, and of the archive
@@ -555,7 +508,7 @@ def _download(name: str, cache: Path) -> Path:
     """
     source = NODE_SOURCES[name]
     below = f"{source.folder}/{name}/raw"
-    if source.url is None:
+    if not source.pyg:
         raise DataError(
             f"{name} is not downloaded by itself: no data-dir is set; set data-dir (or"
             f" {DATA_ENV}) to a folder of yours, and {source.cure}"
@@ -563,8 +516,11 @@ def _download(name: str, cache: Path) -> Path:
     raw = cache / "downloads" / name / "raw"
     targets = [raw / file for file in source.files]
     if not all(target.exists() for target in targets):
+        from torch_geometric import datasets  # takes long
+
+        url = getattr(datasets, source.pyg).url.rstrip("/")
         download(
-            {target: source.url(target.name) for target in targets},
+            {target: f"{url}/{target.name}" for target in targets},
             what=name,
             pin=name,
             cache=cache,

@@ -218,7 +218,7 @@ def publishers_bytes(data_dir: str):
         )
     for name, source in NODE_SOURCES.items():
         raw = data / source.folder / name / "raw"
-        if source.url is not None and raw.is_dir():
+        if source.pyg and raw.is_dir():
             files = {f"/{f}": (raw / f).read_bytes() for f in source.files}
             yield lambda n=name: load_node_graph(n, "raw"), files
     for name, raw_file in RAW.items():

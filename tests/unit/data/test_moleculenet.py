@@ -204,9 +204,9 @@ def test_data_folder_is_only_read(folder):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (BBBP.rstrip(), r"BBBP.csv does not end with a newline"),
-        ("", r"BBBP.csv is empty: it is cut off"),
-        ("num,name,p_np,smiles\n1,a,x,CC\n", r"cannot parse .*'BBBP' in .*BBBP.csv"),
+        (BBBP.rstrip(), r"BBBP.csv is empty or cut off"),
+        ("", r"BBBP.csv is empty or cut off"),
+        ("num,name,p_np,smiles\n1,a,x,CC\n", r"'BBBP' in .*BBBP.csv cannot be read"),
     ],
 )
 def test_bad_files_are_named(folder, text, message):
@@ -219,7 +219,7 @@ def test_a_header_that_is_no_csv_is_refused(folder):
     write(folder, "BBBP", BBBP)
     (path,) = folder.rglob("BBBP.csv")
     path.write_bytes(b"num,\xff\n" + path.read_bytes().partition(b"\n")[2])
-    with pytest.raises(DataError, match=r"BBBP.csv cannot be read as CSV"):
+    with pytest.raises(DataError, match=r"BBBP.csv.*cannot be read as CSV"):
         load_moleculenet("BBBP", data_dir=str(folder))
 
 
