@@ -68,28 +68,16 @@ class DatasetInfo:
     own: DataSet | None = None
 
 
-def _info(
-    name: str,
-    members: tuple[str, ...],
-    *,
-    partition: str,
-    num_clients: int,
-    features: str = "labels",
-    rounds: int = 200,
-    shared_group: str = "all",
-    weight_decay: float = 5e-4,
-) -> DatasetInfo:
-    sharing: dict[str, Value] = {"num-clients": num_clients, "partition": partition}
-    automatic: dict[str, Value] = {
-        **sharing,
-        "num-server-rounds": rounds,
+# of the GCFL authors' code, on all TU sets
+_GCFL: Mapping[str, Value] = MappingProxyType(
+    {
+        "num-server-rounds": 200,
         "dirichlet-alpha": 0.5,
-        "features": features,
-        "shared-group": shared_group,
+        "features": "labels",
+        "shared-group": "all",
         "weighting": "samples",
-        "weight-decay": weight_decay,
+        "weight-decay": 5e-4,
         "csv-label-kind": "binary",
-        # of the GCFL authors' code, on all of these data
         "held-out": 0.2,
         "local-epochs": 1,
         "batch-size": 128,
@@ -99,31 +87,48 @@ def _info(
         "num-layers": 3,
         "dropout": 0.5,
     }
-    fixed = sharing if partition in ONE_WAY else {}
+)
+
+
+def _info(
+    name: str,
+    partition: str,
+    num_clients: int,
+    automatic: Mapping[str, Value] = MappingProxyType({}),
+    *,
+    members: tuple[str, ...] = (),
+    fixes_clients: bool = False,
+    kind: str = "classes",
+    allowed: tuple[str, ...] = tuple(TU_FEATURES),
+) -> DatasetInfo:
+    """Describe a set whose recommended settings differ from GCFL's in ``automatic``."""
+    sharing: dict[str, Value] = {"partition": partition}
+    if fixes_clients:
+        sharing["num-clients"] = num_clients
+    named = {"partition": partition, "num-clients": num_clients}
     return DatasetInfo(
-        name, members, MappingProxyType(automatic), MappingProxyType(fixed)
+        name,
+        members or (name,),
+        MappingProxyType({**_GCFL, **named, **automatic}),
+        MappingProxyType(sharing if partition in ONE_WAY else {}),
+        kind,
+        allowed,
     )
 
 
 def _single(name: str) -> DatasetInfo:
-    # 200 rounds, 30 clients for NCI1 and 10 for the others: GCFL
+    # 30 clients for NCI1 and 10 for the others: GCFL
     num_clients = 30 if name == "NCI1" else 10
     # The papers leave attributes out, which some of their sets have; others keep them.
     features = "labels" if name in MIX else "labels+attributes"
-    return _info(
-        name, (name,), partition="chunks", num_clients=num_clients, features=features
-    )
+    return _info(name, "chunks", num_clients, {"features": features})
 
 
 def _group(name: str, members: tuple[str, ...]) -> DatasetInfo:
     # its sets differ in features and classes, so that only the middle can be shared
-    return _info(
-        name,
-        members,
-        partition="datasets",
-        num_clients=len(members),
-        shared_group="convs",
-    )
+    own: dict[str, Value] = {"shared-group": "convs"}
+    count = len(members)
+    return _info(name, "datasets", count, own, members=members, fixes_clients=True)
 
 
 def _labelled(
@@ -134,69 +139,37 @@ def _labelled(
     kind: str = "binary",
     partition: str = "quantity-skew",
 ) -> DatasetInfo:
-    # rounds and below: FedGraphNN's code, on which FGCL and SpreadGNN build
+    # FedGraphNN's code, on which FGCL and SpreadGNN build
     automatic: dict[str, Value] = {
-        "num-clients": num_clients,
-        "partition": partition,
         "dirichlet-alpha": alpha,
-        "held-out": 0.2,
         "features": "atoms",
-        "csv-label-kind": "binary",
         "num-server-rounds": 50,
-        "local-epochs": 1,
         "batch-size": 32,
-        "optimizer": "adam",
         "weight-decay": 0.0,
         "persist-optimizer": False,
-        "hidden-dim": 64,
         "num-layers": 2,
         "dropout": 0.3,
-        "shared-group": "all",
-        "weighting": "samples",
     }
-    return DatasetInfo(
-        name,
-        (name,),
-        MappingProxyType(automatic),
-        MappingProxyType({"partition": partition}),
-        kind,
-        tuple(ATOM_FEATURES),
-    )
+    allowed = tuple(ATOM_FEATURES)
+    return _info(name, partition, num_clients, automatic, kind=kind, allowed=allowed)
 
 
 def _nodes(
     name: str, features: str = "row-normalized", *, partition: str = "metis"
 ) -> DatasetInfo:
-    # rounds and below: FedGKD; held out are 35 % to validate and test
+    # FedGKD; held out are 35 % to validate and test
     automatic: dict[str, Value] = {
-        "num-clients": 5,
-        "partition": partition,
-        "dirichlet-alpha": 0.5,
         "held-out": 0.7,
         "features": features,
-        "csv-label-kind": "binary",
-        "num-server-rounds": 200,
         "local-epochs": 3,
         "batch-size": 1,
-        "optimizer": "adam",
         "weight-decay": 1e-6,
-        "persist-optimizer": True,
         "hidden-dim": 128,
         "num-layers": 2,
-        "dropout": 0.5,
-        "shared-group": "all",
         "weighting": "uniform",
     }
-    fixed: dict[str, Value] = {"partition": partition} if partition in ONE_WAY else {}
     allowed = ("raw",) if features == "raw" else ("row-normalized", "raw")
-    return DatasetInfo(
-        name,
-        (name,),
-        MappingProxyType(automatic),
-        MappingProxyType(fixed),
-        "nodes",
-        allowed,
-    )
+    return _info(name, partition, 5, automatic, kind="nodes", allowed=allowed)
 
 
 def _own(made: DatasetInfo, automatic: dict[str, Value]) -> DatasetInfo:
@@ -217,12 +190,10 @@ DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
         for info in (
             _info(
                 SYNTHETIC,
-                (SYNTHETIC,),
-                partition="planted",
-                num_clients=10,
-                features="degree",
-                rounds=50,
-                weight_decay=0.0,
+                "planted",
+                10,
+                {"features": "degree", "num-server-rounds": 50, "weight-decay": 0.0},
+                fixes_clients=True,
             ),
             *map(_single, MIX),
             _group("molecules", MOLECULES),
@@ -242,10 +213,7 @@ DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
             _labelled("QM8", 8, 0.5, kind="regression"),
             _labelled(SMILES_CSV, 1, 0.5, kind="", partition="files"),
             _own(
-                replace(
-                    _info(GRAPHS_CSV, (GRAPHS_CSV,), partition=FILES, num_clients=1),
-                    kind="",
-                ),
+                _info(GRAPHS_CSV, FILES, 1, kind=""),
                 {
                     "csv-label-kind": "classes",
                     "num-server-rounds": 50,
