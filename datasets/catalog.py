@@ -102,10 +102,8 @@ def _info(
     allowed: tuple[str, ...] = tuple(TU_FEATURES),
 ) -> DatasetInfo:
     """Describe a set whose recommended settings differ from GCFL's in ``automatic``."""
-    sharing: dict[str, Value] = {"partition": partition}
-    if fixes_clients:
-        sharing["num-clients"] = num_clients
-    named = {"partition": partition, "num-clients": num_clients}
+    named: dict[str, Value] = {"partition": partition, "num-clients": num_clients}
+    sharing = named if fixes_clients else {"partition": partition}
     return DatasetInfo(
         name,
         members or (name,),
