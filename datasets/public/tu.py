@@ -9,7 +9,6 @@ own tables (``tables_tu``) are checked alike.
 
 from __future__ import annotations
 
-import io
 import logging
 import lzma
 import shutil
@@ -24,7 +23,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from fedgraph_flwr.core.data import GraphSet, IntArray, distinct_edges, pointer
 from fedgraph_flwr.core.errors import DataError, nearest
@@ -46,7 +44,6 @@ from ..tabular.blocks import unchanged
 REQUIRED = ("A", "graph_indicator", "graph_labels")
 LABELS, ATTRIBUTES = "node_labels", "node_attributes"
 _UNUSED = (LABELS, ATTRIBUTES, "edge_labels", "edge_attributes", "graph_attributes")
-_MOST_MEMBERS = 1000  # of an archive
 _BLOCK = 1 << 22
 
 
@@ -94,84 +91,31 @@ class RawSource:
         return files, ", ".join(unused)
 
     def _unpack(self, raw: Path) -> set[str]:
-        """Unpack the used files; return the names of all."""
+        """Unpack the used files, wherever they lie in it; return the names of all."""
         wanted = {f"{self.name}_{kind}.txt" for kind in (*REQUIRED, *self.optional)}
-        there = set()
-        left = most = most_unpacked(self.origin)
+        there, left = set(), most_unpacked(self.origin)
         try:
-            with (
-                lzma.open(self.origin) as packed,
-                tarfile.open(fileobj=_Bounded(packed), mode="r:") as archive,
-            ):
-                for number, member in enumerate(archive, 1):
-                    left -= self._check_member(member, number)
-                    if left < 0:
-                        raise self._refusal(
-                            f"{member.name!r} in it has {member.size} bytes, with which"
-                            f" it unpacks to more than the {most} bytes that are"
-                            " allowed for its size"
-                        )
+            with tarfile.open(self.origin, "r:xz") as archive:
+                for member in archive:
                     filename = PurePosixPath(member.name).name
                     there.add(filename)
-                    if filename not in wanted or not member.isfile():
-                        continue
-                    stream = archive.extractfile(member)
-                    assert stream is not None  # as it is a file
-                    with stream, (raw / filename).open("xb") as out:
-                        shutil.copyfileobj(stream, out, _BLOCK)
-        except FileExistsError as error:
-            raise self._refusal(f"it has two files {filename}") from error
-        except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
+                    left -= abs(member.size)
+                    if left < 0:
+                        raise ValueError("it unpacks to more than such an archive may")
+                    if filename in wanted and member.isfile():
+                        stream = archive.extractfile(member)
+                        assert stream is not None  # as it is a file
+                        with stream, (raw / filename).open("xb") as out:
+                            shutil.copyfileobj(stream, out, _BLOCK)
+        except (
+            *(tarfile.TarError, lzma.LZMAError, EOFError, ValueError),
+            FileExistsError,  # of two files of one name
+        ) as error:
             raise DataError(
                 f"the archive {self.origin} is corrupt or cut off ({error});"
                 " fetch it again"
             ) from error
         return there
-
-    def _check_member(self, member: tarfile.TarInfo, number: int) -> int:
-        """Return a member's bytes; one that is no plain file or folder is refused."""
-        parts = PurePosixPath(member.name).parts
-        if number > _MOST_MEMBERS:
-            raise self._refusal(f"it has more than {_MOST_MEMBERS} members")
-        if not (member.isfile() or member.isdir()):
-            raise self._refusal(f"{member.name!r} in it is a link or a device")
-        if member.name.startswith("/") or ".." in parts:
-            raise self._refusal(f"{member.name!r} in it leads out of its folder")
-        if member.size < 0:
-            raise self._refusal(f"{member.name!r} in it has {member.size} bytes")
-        return member.size
-
-    def _refusal(self, problem: str) -> DataError:
-        return DataError(
-            f"the archive {self.origin} is not taken: {problem}; an archive of a TU"
-            f" data set holds up to {_MOST_MEMBERS} plain files and folders: fetch it"
-            " again, from where you trust"
-        )
-
-
-class _Bounded(io.RawIOBase):
-    """A stream that refuses to read much at once, as tarfile does for long headers."""
-
-    def __init__(self, stream: lzma.LZMAFile) -> None:
-        super().__init__()
-        self._stream = stream
-
-    @override
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place."""
-        return self._stream.seek(offset, whence)
-
-    @override
-    def tell(self) -> int:
-        """Say the place."""
-        return self._stream.tell()
-
-    @override
-    def read(self, size: int = -1) -> bytes:
-        """Read ``size`` bytes."""
-        if not 0 <= size <= _BLOCK:
-            raise tarfile.ReadError(f"a header of {size} bytes")
-        return self._stream.read(size)
 
 
 def find_raw(

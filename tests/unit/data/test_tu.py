@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import logging
-import lzma
 import os
 import shutil
 import tarfile
@@ -429,43 +428,28 @@ FILES = [(f"PACKED/raw/PACKED_{kind}.txt", text) for kind, text in TINY.items()]
 @pytest.mark.parametrize(
     ("members", "problem"),
     [
-        ([odd("PACKED/x", tarfile.SYMTYPE, target="/etc/passwd")], "link or a device"),
-        ([odd("PACKED_A.txt", tarfile.SYMTYPE, target="PACKED_A.txt")], "link or a"),
-        ([odd("PACKED_A.txt", tarfile.LNKTYPE, target="gone")], "link or a device"),
-        ([odd("PACKED_A.txt", tarfile.FIFOTYPE)], "link or a device"),
-        ([("/PACKED_A.txt", "1, 2\n")], "leads out of its folder"),
-        ([("raw/../../PACKED_A.txt", "1, 2\n")], "leads out of its folder"),
-        ([odd("filling", size=2**40)], "has 1099511627776 bytes"),
-        ([odd("PACKED_A.txt", size=2**26 + 1)], "more than the 67108864 bytes"),
-        (
-            [odd(f"d{k}", tarfile.DIRTYPE) for k in range(1001)],
-            "more than 1000 members",
-        ),
-        ([("PACKED_A.txt", "1, 2\n")], "two files PACKED_A.txt"),
+        ([odd("filling", size=2**40)], "unpacks to more than"),
+        ([odd("PACKED_A.txt", size=2**26 + 1)], "unpacks to more than"),
+        ([("PACKED_A.txt", "1, 2\n")], "PACKED_A.txt"),
     ],
 )
-def test_an_archive_holds_plain_files_only(tiny, members, problem):
-    before = sorted(tiny.parent.rglob("*"))
-    pack(tiny, [*FILES, *members] if "two" in problem else [*members, *FILES])
-    with pytest.raises(DataError, match=rf"PACKED.tar.xz is not taken: .*{problem}"):
+def test_an_archive_that_is_too_large_or_has_a_file_twice_is_refused(
+    tiny, members, problem
+):
+    pack(tiny, [*members, *FILES] if "more" in problem else [*FILES, *members])
+    with pytest.raises(DataError, match=rf"PACKED.tar.xz is corrupt .*{problem}"):
         load_tu("PACKED", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
     assert entries(tiny.parent / "c") == []
-    new = {p.name for p in tiny.parent.rglob("*")} - {p.name for p in before}
-    assert {n for n in new if not n.endswith(".lock")} == {
-        "c",
-        "tudataset_packed",
-        "PACKED.tar.xz",
-    }
 
 
-def test_a_long_header_of_an_archive_is_not_read_into_memory(tiny):
-    path = tiny / "tudataset_packed" / "PACKED.tar.xz"
-    path.parent.mkdir()
-    header = odd("PaxHeader", tarfile.XHDTYPE, size=2**32).tobuf(tarfile.USTAR_FORMAT)
-    with lzma.open(path, "wb") as out:
-        out.write(header + bytes(1 << 20))
-    with pytest.raises(DataError, match=r"cut off \(a header of 4294967296 bytes\)"):
-        load_tu("PACKED", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
+def test_what_is_no_plain_file_of_an_archive_is_passed_over(tiny):
+    before = {p.name for p in tiny.parent.rglob("*")}
+    out = [(f"../../{name.rsplit('/', 1)[1]}", text) for name, text in FILES]
+    pack(tiny, [odd("PACKED_A.txt", tarfile.SYMTYPE, target="/etc/passwd"), *out])
+    cache = tiny.parent / "c"
+    assert len(load_tu("PACKED", data_dir=str(tiny), cache_dir=str(cache))) > 0
+    new = {p.name for p in tiny.parent.rglob("*") if cache not in p.parents} - before
+    assert new == {"c", "tudataset_packed", "PACKED.tar.xz"}
 
 
 # --- cache ---
