@@ -8,9 +8,6 @@ not once per batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
-
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
@@ -82,8 +79,14 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
             return intra
         if params.inter == "nodes":
             inter = self.contrast_nodes(torch.cat(layers, dim=1), batch)
+        elif params.inter in ("graphs", "previous-round"):
+            inter = self.contrast_graphs(u, batch)
         else:
-            inter = self._INTER[params.inter](self, u, batch)
+            ours, teacher = self._scaled(u), self._scaled(self.glob[batch.index])
+            if params.inter == "kl":
+                inter = distill_kl(ours, teacher, params.inter_temperature)
+            else:
+                inter = distill_mse(ours, teacher)
         return intra + params.inter_weight * inter
 
     @override
@@ -123,20 +126,6 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
         summed = sum_pool(per_node[:, None], batch.membership, batch.graph_of_node)
         sizes = batch.membership.crow_indices().diff()
         return (summed[:, 0] / sizes).mean()
-
-    def _distill_kl(self, u: Tensor, batch: Batch) -> Tensor:
-        ours, teacher = self._scaled(u), self._scaled(self.glob[batch.index])
-        return distill_kl(ours, teacher, self.params.inter_temperature)
-
-    def _distill_mse(self, u: Tensor, batch: Batch) -> Tensor:
-        return distill_mse(self._scaled(u), self._scaled(self.glob[batch.index]))
-
-    _INTER: ClassVar[dict[str, Callable[[Any, Tensor, Batch], Tensor]]] = {
-        "graphs": contrast_graphs,
-        "previous-round": contrast_graphs,
-        "kl": _distill_kl,
-        "mse": _distill_mse,
-    }
 
     # Teachers --------------------------------------------------------------------
 

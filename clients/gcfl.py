@@ -5,6 +5,7 @@ Xie et al. 2021, arXiv:2106.13423, Sec. 4.1, Eq. (6).
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -13,7 +14,7 @@ from fedgraph_flwr.methods.fedavg import DELTA
 from fedgraph_flwr.methods.gcfl import GRAD_NORM, GCFLParams
 
 from .base import GraphClient, Metrics
-from .training import gradient_norm, to_arrays
+from .training import to_arrays
 
 
 class SendsUpdate(GraphClient[GCFLParams]):
@@ -31,7 +32,8 @@ class SendsUpdate(GraphClient[GCFLParams]):
         if not self.params.sends_norms:
             return {}
         named = dict(self.model.named_parameters())
-        shared = [named[n] for n in self.shared_keys]
-        if all(p.grad is None for p in shared):  # nothing was trained
+        grads = [named[n].grad for n in self.shared_keys]
+        flat = [g.flatten().double() for g in grads if g is not None]
+        if not flat:  # nothing was trained
             return {}
-        return {GRAD_NORM: gradient_norm(shared)}
+        return {GRAD_NORM: float(torch.linalg.vector_norm(torch.cat(flat)))}

@@ -244,8 +244,11 @@ def _by_client(client_id: int, text: str) -> dict[int, dict[str, Any]]:
     try:
         entries = json.loads(text)
         found = {int(j): entry for j, entry in entries.items()}
-        fits = all(_is_entry(entry) for entry in found.values())
-        fits = fits and list(map(str, found)) == list(entries)
+        fits = list(map(str, found)) == list(entries) and all(
+            isinstance(entry.get("key", ""), str)
+            and (entry["weight"] is None or 0 <= entry["weight"] < math.inf)
+            for entry in found.values()
+        )
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
         fits = False
     if not fits or client_id in found:
@@ -255,15 +258,6 @@ def _by_client(client_id: int, text: str) -> dict[int, dict[str, Any]]:
             " trust that server"
         )
     return found
-
-
-def _is_entry(entry: Any) -> bool:
-    weight, key = entry["weight"], entry.get("key", "")
-    if not isinstance(key, str):
-        return False
-    return weight is None or (
-        isinstance(weight, int | float) and 0 <= weight < math.inf
-    )
 
 
 _OMEGA, _PEER = "omega/", "peer/"

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,17 +31,11 @@ def epoch_positions(
     A last batch of fewer than ``min_batch`` graphs joins the one before it.
     """
     order: IntArray = torch.randperm(len(train), generator=generator).numpy()
-    begins = batch_begins(len(train), batch_size, min_batch)
+    begins = list(range(0, len(train), batch_size))
+    if len(begins) > 1 and len(train) - begins[-1] < min_batch:
+        begins.pop()
     for begin, end in itertools.pairwise([*begins, len(order)]):
         yield train[order[begin:end]]
-
-
-def batch_begins(num_graphs: int, batch_size: int, min_batch: int = 1) -> list[int]:
-    """Where each batch of an epoch begins."""
-    begins = list(range(0, num_graphs, batch_size))
-    if len(begins) > 1 and num_graphs - begins[-1] < min_batch:
-        begins.pop()
-    return begins
 
 
 def train_epochs(
@@ -96,14 +89,6 @@ def evaluate(model: nn.Module, data: ClientData) -> tuple[Tensor, Tensor]:
     logits = torch.cat([model(batch, None) for batch in data.evaluation])
     y = torch.cat([batch.y for batch in data.evaluation])
     return logits, nn.functional.cross_entropy(logits, y, reduction="none")
-
-
-def gradient_norm(parameters: list[nn.Parameter]) -> float:
-    """L2 norm of the gradients left by the last mini-batch."""
-    grads = [p.grad for p in parameters if p.grad is not None]
-    return float(
-        torch.linalg.vector_norm(torch.cat([g.flatten().double() for g in grads]))
-    )
 
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
@@ -233,7 +218,7 @@ def read_shared(
             f" {sorted(expected)}; server and site run different settings"
         )
     found = {n: arrays[n] for n in expected}
-    kinds = [numpy_dtype(t.dtype) for t in expected.values()]
+    kinds = [t.new_empty(0).cpu().numpy().dtype for t in expected.values()]
     if (got := [a.dtype for a in found.values()]) != kinds:
         raise WireError(
             f"client {client_id} received arrays of types {sorted(set(map(str, got)))},"
@@ -253,12 +238,6 @@ def read_shared(
             " nobody can train from them"
         )
     return found
-
-
-@cache
-def numpy_dtype(kind: torch.dtype) -> np.dtype[Any]:
-    """Return the type of array that a tensor of this type becomes."""
-    return torch.empty(0, dtype=kind).numpy().dtype
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> NamedArrays:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import numpy as np
 import torch
@@ -17,15 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.core.data import IntArray
-
 from .batching import Batch
 from .ops import sum_neighbours
 from .whole_graph import NodeStructure
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
 
 NEGATIVE_SLOPE = 0.2
 MAX_ONE = 700  # nodes of a single graph that is worth a dense matrix
@@ -302,8 +296,13 @@ def encode_structure(
     degree of isolated nodes. Powers are made for a block of nodes at a time: no matrix
     of all pairs of nodes, at a cost of num_nodes x num_edges per step.
     """
-    degree = np.bincount(edge_index[0], minlength=num_nodes)
-    walk = _walk_matrix(edge_index, degree)
+    from scipy.sparse import csr_array  # here, as most runs need none
+
+    source, target = edge_index
+    degree = np.bincount(source, minlength=num_nodes)
+    # Column v of A D^-1 is where one step from v leads.
+    share = (1 / degree[target]).astype(np.float32)
+    walk = csr_array((share, (source, target)), shape=(num_nodes, num_nodes))
     encoding = np.zeros((num_nodes, walk_length + max_degree), np.float32)
     width = max(1, _CELLS // max(num_nodes, 1))
     for begin in range(0, num_nodes, width):
@@ -317,12 +316,3 @@ def encode_structure(
     hot = walk_length + np.clip(degree, 1, max_degree) - 1
     encoding[np.arange(num_nodes), hot] = 1
     return encoding
-
-
-def _walk_matrix(edge_index: NDArray[np.integer], degree: IntArray) -> csr_array:
-    from scipy.sparse import csr_array
-
-    source, target = edge_index
-    # Column v of A D^-1 is where one step from v leads.
-    share = (1 / degree[target]).astype(np.float32)
-    return csr_array((share, (source, target)), shape=(len(degree), len(degree)))

@@ -107,37 +107,35 @@ class NodeData(ClientData):
         max_nodes: int = 200_000,
     ) -> Self:
         graphs = CollatedGraphs(partition.graphs, device)
+        num_nodes = len(graphs.y)
+        x, edges = graphs.x, partition.graphs.edge_index
+        if x.dim() == 1:
+            x = torch.nn.functional.one_hot(x, partition.graphs.num_features)
+            x = x.to(torch.get_default_dtype())
+        is_sparse = np.count_nonzero(partition.graphs.x) < _SPARSE_BELOW * x.numel()
+        degree, targets = graphs.degree.to(x.dtype), graphs.edge_index[1]
+        whole = WholeGraph(
+            features=SparseRows.of(x) if is_sparse else x,
+            y=graphs.y,
+            adjacency=csr(row_pointer(graphs.degree), targets, num_nodes),
+            normalized=_normalized(edges, num_nodes, device),
+            inverse_degree=torch.where(degree > 0, 1 / degree, 0).unsqueeze(1),
+            train=send(partition.train, device),
+            val=send(partition.val, device),
+            test=send(partition.test, device),
+        )
         return cls(
             partition=partition,
             graphs=graphs,
             evaluation=(),
             num_val=len(partition.val),
-            whole=make_whole(graphs, partition),
+            whole=whole,
         )
 
     @property
     def held_out(self) -> Tensor:
         """The validation nodes, then the test nodes."""
         return torch.cat([self.whole.val, self.whole.test])
-
-
-def make_whole(graphs: CollatedGraphs, partition: GraphPartition) -> WholeGraph:
-    """Make the tensors of the one graph of ``partition``."""
-    device, num_nodes = graphs.device, len(graphs.y)
-    edges = partition.graphs.edge_index
-    x = graphs.x if graphs.x.dim() == 2 else _one_hot(graphs.x, partition)
-    is_sparse = np.count_nonzero(partition.graphs.x) < _SPARSE_BELOW * x.numel()
-    degree = graphs.degree.to(x.dtype)
-    return WholeGraph(
-        features=SparseRows.of(x) if is_sparse else x,
-        y=graphs.y,
-        adjacency=csr(row_pointer(graphs.degree), graphs.edge_index[1], num_nodes),
-        normalized=_normalized(edges, num_nodes, device),
-        inverse_degree=torch.where(degree > 0, 1 / degree, 0).unsqueeze(1),
-        train=send(partition.train, device),
-        val=send(partition.val, device),
-        test=send(partition.test, device),
-    )
 
 
 def _normalized(
@@ -154,11 +152,6 @@ def _normalized(
     weight = torch.from_numpy(root[source] * root[target]).to(torch.get_default_dtype())
     ptr, columns = row_pointer(send(degree, device)), send(target, device)
     return csr(ptr, columns, num_nodes, weight.to(device))
-
-
-def _one_hot(columns: Tensor, partition: GraphPartition) -> Tensor:
-    width = partition.graphs.num_features
-    return torch.nn.functional.one_hot(columns, width).to(torch.get_default_dtype())
 
 
 @final

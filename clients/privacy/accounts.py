@@ -91,20 +91,8 @@ def write_record(path: Path, content: Mapping[str, Any]) -> None:
         partial.write_text(json.dumps({**content, _CHECKSUM: _digest(text)}))
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """Read what :func:`write_record` wrote.
-
-    Raises
-    ------
-    OSError
-    ValueError
-        As of :func:`parse_record`.
-    """
-    return parse_record(path.read_text())
-
-
 def parse_record(text: str) -> dict[str, Any]:
-    """Make sense of a record's text.
+    """Make sense of what :func:`write_record` wrote.
 
     Raises
     ------
@@ -413,7 +401,7 @@ class UpdateRecord:
         try:
             if not is_there(self.path):
                 return {}
-            stored = read_record(self.path)["updates"]
+            stored = parse_record(self.path.read_text())["updates"]
             found = {float(s): int(n) for s, n in stored.items()}
             if not all(s > 0 and n >= 0 for s, n in found.items()):
                 raise ValueError("multipliers must be > 0, and counts >= 0")
@@ -506,7 +494,7 @@ class Ledger:
         try:
             if not is_there(self.path):
                 return Account(edge=np.zeros(self._num_graphs))
-            stored = read_record(self.path)
+            stored = parse_record(self.path.read_text())
             account = Account(
                 edge=np.array(stored["edge"], np.float64),
                 num_draws=int(stored["num_draws"]),
@@ -556,7 +544,8 @@ class Ledger:
             A graph's total, here or over all runs, would exceed a budget, or updates
             were charged before and ``allow`` is not set. Nothing is charged then.
         """
-        with self._locked() as account:
+        with locked(self.path):
+            account = self.read()
             self._check_notion(bool(account.updates), "edge", "client")
             after = account.edge.copy()
             np.add.at(after, positions, epsilon)  # a graph drawn twice costs twice
@@ -597,7 +586,8 @@ class Ledger:
             The total, here or over all runs, would exceed a budget, or edges were
             charged before and ``allow`` is not set. Nothing is charged then.
         """
-        with self._locked() as account:
+        with locked(self.path):
+            account = self.read()
             if release in account.releases:
                 return account
             self._check_notion(bool(account.num_draws), "client", "edge")
@@ -637,12 +627,6 @@ class Ledger:
             f" {name} allows {budget:.6g}. Nothing was read. Raise {name}, draw noise"
             " less often, or stop earlier"
         )
-
-    @contextmanager
-    def _locked(self) -> Iterator[Account]:
-        """Read under a lock."""
-        with locked(self.path):
-            yield self.read()
 
     def _write(self, account: Account) -> None:
         write_record(

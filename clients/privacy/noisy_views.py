@@ -132,22 +132,16 @@ class NoisyViews:
             raw = self._load(key)
             if raw is None:
                 raw = self._draw(key)
-            self._last = key, self._finish(raw)
-        return self._last[1]
-
-    def _finish(self, raw: list[FloatArray]) -> tuple[Triangles, ...]:
-        return tuple(
-            post_process(
-                Triangles(
-                    values=values,
-                    num_nodes=self._num_nodes,
-                    positions=self._positions,
+            about = {"num_nodes": self._num_nodes, "positions": self._positions}
+            made = zip(raw, self.epsilons, strict=True)
+            self._last = (
+                key,
+                tuple(
+                    post_process(Triangles(values=v, **about), epsilon, self._post)
+                    for v, epsilon in made
                 ),
-                epsilon,
-                self._post,
             )
-            for values, epsilon in zip(raw, self.epsilons, strict=True)
-        )
+        return self._last[1]
 
     def _draw(self, key: str) -> list[FloatArray]:
         """Charge, then read, then draw, then keep."""

@@ -213,7 +213,7 @@ class PrivateSite:
         less = [
             f"{name} {value:.6g}, now {own.get(METRIC + name, 0.0):.6g}"
             for name, value in sorted(known.items())
-            if _only_grows(name)
+            if name not in (SECRET, "update-delta")  # which may become less
             and own.get(METRIC + name, 0.0) < value * (1 - ROUNDING)
         ]
         if not is_gone and not less:
@@ -266,11 +266,6 @@ class PrivateSite:
         drawn = Release(update=noisy, clip=clip_norm, noise=multiplier)
         self.released.append(drawn)
         return noisy
-
-
-def _only_grows(name: str) -> bool:
-    """Whether this figure of :meth:`PrivateSite.spent` can never become less."""
-    return name not in (SECRET, "update-delta")
 
 
 def check_features(graphs: GraphSet, privacy: PrivacySettings) -> None:
