@@ -111,6 +111,8 @@ def unknown_name(what: str, got: str, known: Iterable[str], cure: str) -> str:
     known = [n for n in known if dot and n.startswith(table + dot)] or known
     names = {n.lower(): n for n in sorted(known)}
     asked = _OTHERS.get(got.lower(), got.lower())
+    if (plus := asked.removesuffix("-plus") + "+") in names:  # as presets say it
+        asked = plus
     near = nearest(asked, known)
     hint = f" Did you mean {near!r}?" if near else ""
     if len(names) > _MOST:

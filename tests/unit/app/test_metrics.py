@@ -139,9 +139,8 @@ def test_the_dashboard_asks_for_metrics_that_there_are(run, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a b", 7, "", "x\n"])
-def test_a_site_with_an_odd_name_is_refused_at_roll_call(run, tmp_path, name):
+def test_a_site_with_an_odd_name_is_refused_at_roll_call(run, tmp_path, caplog, name):
     node = {**NODES[0], "clients": "0,1,2", "site-name": name}
-    with pytest.raises(
-        RunFailedError, match="node-config site-name must be 1 to 40 letters"
-    ):
+    with pytest.raises(RunFailedError, match=r"ConfigError: see docs/configuration"):
         run("fedavg", node_configs=[{**node, "state-dir": str(tmp_path)}])
+    assert "node-config site-name must be 1 to 40 letters" in caplog.text

@@ -164,9 +164,10 @@ def test_a_process_is_told_from_a_later_one_of_its_number():
     assert not resident.lives("")
 
 
-def test_a_value_that_is_neither_true_nor_false_is_refused(node):
+def test_a_value_that_is_neither_true_nor_false_is_refused(node, caplog):
     header, parcels = ask({**node, "resident": "yes"})
-    assert "node-config resident must be true or false, got 'yes'" in header["error"]
+    assert header["error"].startswith("ConfigError: see docs/configuration.md")
+    assert "node-config resident must be true or false, got 'yes'" in caplog.text
     assert parcels == {}
 
 

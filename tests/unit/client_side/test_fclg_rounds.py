@@ -650,7 +650,7 @@ def test_strategies_never_see_what_is_pooled(run, monkeypatch):
     assert not any(parcel.evaluation for parcel in seen)
 
 
-REFUSED = r"policy \(pooled-evaluation\) does not allow embeddings and labels"
+REFUSED = r"PolicyError \(pooled-evaluation\): see docs/policy.md"
 
 
 def test_a_site_that_did_not_agree_refuses_at_roll_call(run):
@@ -968,7 +968,7 @@ def test_arrays_that_do_not_fit_together_name_the_client(run, monkeypatch):
 @pytest.mark.parametrize("extra", [{"data-path": "/data"}, {"clients": "0,1,2"}])
 def test_a_node_with_a_configuration_of_its_own_is_a_site(run, extra):
     node = {"partition-id": 0, "num-partitions": 1, **extra}
-    with pytest.raises(RunFailedError, match=r"policy \(pooled-evaluation\)"):
+    with pytest.raises(RunFailedError, match=REFUSED):
         run("fclg", node_configs=[node], **POOLED)
 
 

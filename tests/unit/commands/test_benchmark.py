@@ -576,7 +576,7 @@ def test_every_pool_of_processes_prepares_them() -> None:
         and isinstance(call.func, ast.Name)
         and call.func.id == "ProcessPoolExecutor"
     ]
-    assert len(calls) == 3
+    assert len(calls) == 2
     assert [name for name, given in calls if "initializer" not in given] == []
 
 

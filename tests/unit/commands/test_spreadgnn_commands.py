@@ -104,7 +104,7 @@ def test_a_key_is_made_before_any_run_and_used_by_all(tmp_path, capsys):
 def test_no_keys_is_said_with_the_cure(site, capsys):
     folder, _ = site
     assert fingerprint_command.main(["--state-dir", str(folder / "none")]) == 2
-    assert "spreadgnn.seal = true" in capsys.readouterr().err
+    assert "a run whose letters are sealed" in capsys.readouterr().err
     assert fingerprint_command.main(["strange", "--state-dir", str(folder)]) == 2
     assert "no keys of run 'strange'" in capsys.readouterr().err
 

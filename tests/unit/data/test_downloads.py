@@ -176,7 +176,7 @@ def test_other_bytes_than_the_publishers_are_refused(
     served, tmp_path, load, path, content
 ):
     served[path] = content
-    with pytest.raises(DataError, match=r"is not taken: .*pinned.py.*set data-dir"):
+    with pytest.raises(DataError, match=r"is not taken: .*cache.py.*set data-dir"):
         load()
     left = [p for p in (tmp_path / "cache").rglob("*") if p.is_file()]
     assert {p.suffix for p in left} == {".lock"}
