@@ -8,7 +8,6 @@ of :class:`Policy`; simulation, whose nodes nobody operates, has ``OPEN``.
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -86,22 +85,6 @@ class Policy(Settings):
     def needs_clip(self) -> bool:
         """Whether updates may leave only clipped and with noise."""
         return self.update_clip_max > 0
-
-    @property
-    def edge_budget(self) -> float:
-        """Largest epsilon of an edge over all runs and clients of the site."""
-        return self.edge_epsilon_max or math.inf
-
-    @property
-    def update_budget(self) -> float:
-        """Largest epsilon of all noisy updates over all runs and clients."""
-        return self.update_epsilon_max or math.inf
-
-    @property
-    def needs_state(self) -> str:
-        """Key for which the site must keep accounts; "" if there is none."""
-        budgets = ("edge_epsilon_max", "update_epsilon_max")
-        return next((self.key(name) for name in budgets if getattr(self, name)), "")
 
     def check_names(self, run_config: Mapping[str, Any]) -> None:
         """Refuse a method or data set, before anything else of a run is looked at.
@@ -327,10 +310,11 @@ def read_policy(node: NodeConfig) -> tuple[Policy, str]:
             )
         content = path.read_bytes()
         found = _read(read_toml(path, content))
-        if found.needs_state and not node.get("state-dir"):
+        budgets = {k for k, v in found.to_config().items() if "epsilon" in k and v}
+        if budgets and not node.get("state-dir"):
             raise ConfigError(
-                f"{found.needs_state} needs node-config state-dir, where what was spent"
-                " is kept; start the SuperNode with --node-config"
+                f"{min(budgets)} needs node-config state-dir, where what was spent is"
+                " kept; start the SuperNode with --node-config"
                 " 'state-dir=\"/abs/path\"'"
             )
     except OSError as error:

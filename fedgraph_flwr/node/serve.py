@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -250,8 +251,8 @@ class Asked:
         site = resolved.site(
             store,
             is_secret=self._is_own,
-            edge_budget=policy.edge_budget,
-            update_budget=policy.update_budget,
+            edge_budget=policy.edge_epsilon_max or math.inf,
+            update_budget=policy.update_epsilon_max or math.inf,
             update_delta=policy.update_delta,
         )
         visit().releases[client_id] = site.released
