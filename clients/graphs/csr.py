@@ -5,13 +5,11 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from typing_extensions import override
 
 from fedgraph_flwr.core.data import IntArray, WeightedEdges
 
@@ -93,26 +91,6 @@ class DiffusionView:
 
     forward: Tensor
     backward: Tensor
-
-
-class _WeightedSum(torch.autograd.Function):
-    """``view.forward @ x``; the weights are constants."""
-
-    @override
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, view: DiffusionView) -> Tensor:
-        ctx.view = view
-        return view.forward @ x
-
-    @override
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.view.backward @ grads[0].contiguous(), None
-
-
-def weighted_sum(x: Tensor, view: DiffusionView) -> Tensor:
-    """Sum weighted messages at each node: (num_nodes, d) -> the same."""
-    return _WeightedSum.apply(x, view)  # type: ignore[no-any-return,no-untyped-call]
 
 
 class CollatedDiffusion:

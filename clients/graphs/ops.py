@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from .csr import DiffusionView
+
 Product: TypeAlias = Callable[[Tensor], Tensor]
 
 
@@ -28,36 +30,23 @@ def sum_rows(ones: Tensor, x: Tensor) -> Tensor:
     return ones @ x
 
 
-class _Symmetric(torch.autograd.Function):
-    """Product with a symmetric matrix, which the gradient uses again."""
+class _Linear(torch.autograd.Function):
+    """A constant linear map; its transpose makes the gradient."""
 
     @override
     @staticmethod
-    def forward(ctx: Any, x: Tensor, product: Product) -> Tensor:
-        ctx.product = product
+    def forward(ctx: Any, x: Tensor, product: Product, transposed: Product) -> Tensor:
+        ctx.transposed = transposed
         return product(x)
 
     @override
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.product(grads[0].contiguous()), None
-
-
-class _SumPool(torch.autograd.Function):
-    """``membership @ x``; the gradient of a graph goes to each of its nodes."""
-
-    @override
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, membership: Tensor, graph_of_node: Tensor
-    ) -> Tensor:
-        ctx.graph_of_node = graph_of_node
-        return sum_rows(membership, x)
-
-    @override
-    @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return grads[0].index_select(0, ctx.graph_of_node), None, None
+        return ctx.transposed(grads[0].contiguous()), None, None
+
+
+def _mapped(x: Tensor, product: Product, transposed: Product) -> Tensor:
+    return _Linear.apply(x, product, transposed)  # type: ignore[no-any-return,no-untyped-call]
 
 
 class _ReluDropout(torch.autograd.Function):
@@ -81,7 +70,7 @@ class _ReluDropout(torch.autograd.Function):
 
 def symmetric(x: Tensor, product: Product) -> Tensor:
     """Multiply by a constant, symmetric matrix: (num_nodes, d) -> the same."""
-    return _Symmetric.apply(x, product)  # type: ignore[no-any-return,no-untyped-call]
+    return _mapped(x, product, product)
 
 
 def sum_neighbours(x: Tensor, adjacency: Tensor) -> Tensor:
@@ -97,9 +86,15 @@ def spread(x: Tensor, matrix: Tensor) -> Tensor:
     return symmetric(x, partial(torch.matmul, matrix))
 
 
+def weighted_sum(x: Tensor, view: DiffusionView) -> Tensor:
+    """Sum weighted messages at each node: (num_nodes, d) -> the same."""
+    return _mapped(x, view.forward.matmul, view.backward.matmul)
+
+
 def sum_pool(x: Tensor, membership: Tensor, graph_of_node: Tensor) -> Tensor:
     """Sum node features per graph: (num_nodes, d) -> (num_graphs, d)."""
-    return _SumPool.apply(x, membership, graph_of_node)  # type: ignore[no-any-return,no-untyped-call]
+    product = partial(sum_rows, membership)  # a graph's gradient goes to its nodes
+    return _mapped(x, product, lambda grad: grad.index_select(0, graph_of_node))
 
 
 def relu_dropout(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
@@ -157,28 +152,16 @@ def dense_rows(x: Tensor | SparseRows) -> Tensor:
     return x.rows.to_dense() if isinstance(x, SparseRows) else x
 
 
-class _ProjectSparse(torch.autograd.Function):
-    """``x @ weight.T`` for sparse x, which gets no gradient."""
-
-    @override
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, x: SparseRows) -> Tensor:
-        ctx.columns = x.columns
-        return x.rows @ weight.t()
-
-    @override
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return (ctx.columns @ grads[0].contiguous()).t().contiguous(), None
-
-
 def project_rows(x: Tensor | SparseRows, weight: Tensor) -> Tensor:
     """``x @ weight.T``: (num_nodes, num_in), (num_out, num_in) -> (num_nodes, num_out).
 
     The cost of sparse rows follows their entries, not their width.
     """
     if isinstance(x, SparseRows):
-        return _ProjectSparse.apply(weight, x)  # type: ignore[no-any-return,no-untyped-call]
+        rows, columns = x  # constants: they get no gradient
+        return _mapped(
+            weight, lambda w: rows @ w.t(), lambda g: (columns @ g).t().contiguous()
+        )
     return x @ weight.t()
 
 

@@ -16,8 +16,8 @@ from torch.nn import functional
 from typing_extensions import override
 
 from ..graphs.batching import Batch
-from ..graphs.csr import DiffusionView, weighted_sum
-from ..graphs.ops import sum_neighbours, sum_pool
+from ..graphs.csr import DiffusionView
+from ..graphs.ops import sum_neighbours, sum_pool, weighted_sum
 from .projection import ProjectionNetwork
 
 Propagate = Callable[[Tensor], Tensor]

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from ..graphs.batching import Batch
-from ..graphs.csr import DiffusionView, weighted_sum
-from ..graphs.ops import linear, sum_neighbours, sum_pool
+from ..graphs.csr import DiffusionView
+from ..graphs.ops import linear, sum_neighbours, sum_pool, weighted_sum
 
 Sum = Callable[[Tensor], Tensor]
 

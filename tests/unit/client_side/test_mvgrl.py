@@ -14,7 +14,8 @@ from oracles.jsd import dense as dense_graph
 from torch_geometric.data import Batch as PygBatch
 
 from clients.graphs.batching import CollatedGraphs
-from clients.graphs.csr import DiffusionView, weighted_sum
+from clients.graphs.csr import DiffusionView
+from clients.graphs.ops import weighted_sum
 from clients.losses import jsd_loss
 from clients.models.mvgrl import MVGRL, normalised_sum
 
