@@ -128,7 +128,7 @@ def exchange(
         Given the replies so far, says whether a round could end with them.
     late_after_s : float
         Seconds that are left for the other replies then; 0: until ``timeout_s``.
-    doubts : Doubts, optional
+    late_nodes : LateNodes, optional
         Nodes whose replies are waited for only while the others' are not enough.
 
     Returns

@@ -10,7 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
@@ -211,8 +211,15 @@ def _import(module: str) -> ModuleType:
         _find_outside(module)
     else:
         for path in sorted(_sources(file, _ROOT)):
-            _check_travels(module, path)
-            _drop_byte_code(path)
+            if why := _why_left_out(path):
+                raise ConfigError(
+                    f"plug-in {module!r}: {path} {why}, as Flower's bundle carries no"
+                    " links, no tests and nothing that .gitignore names"
+                )
+            # Python takes old byte code for that of a source of the same length and
+            # second, and our hash would name another source than the one that runs.
+            with suppress(OSError):
+                Path(cache_from_source(str(path))).unlink()
         parts = file.relative_to(_ROOT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     try:
@@ -231,25 +238,6 @@ def _import(module: str) -> ModuleType:
             " off Python's path"
         )
     return found
-
-
-def _drop_byte_code(file: Path) -> None:
-    """Let Python compile a file anew.
-
-    It takes old byte code for that of a source of the same length and second, and our
-    hash would name another source than the one that runs.
-    """
-    with suppress(OSError):
-        Path(cache_from_source(str(file))).unlink()
-
-
-def _check_travels(module: str, file: Path) -> None:
-    """Refuse a file that Flower leaves out of its bundle, and so would not find."""
-    if why := _why_left_out(file):
-        raise ConfigError(
-            f"plug-in {module!r}: {file} {why}, as Flower's bundle carries no links,"
-            " no tests and nothing that .gitignore names"
-        )
 
 
 def _why_left_out(file: Path) -> str:
@@ -314,24 +302,19 @@ def read_params(given: str) -> dict[str, Value]:
         found = tomllib.loads(f"params = {{{given}}}")
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{wanted}; got {shown(given)}: {error}") from error
-    if set(found) != {"params"}:
-        raise ConfigError(f"{wanted}; got {shown(given)}, which ends the table")
-    values: dict[str, Value] = found["params"]
-    for key, value in values.items():
-        if not isinstance(value, bool | int | float | str):
-            raise ConfigError(
-                f"{wanted}; got {key} = {shown(value)}; give a text, number, true"
-                " or false"
-            )
+    values: dict[str, Value] = found.pop("params")
+    is_plain = all(isinstance(v, bool | int | float | str) for v in values.values())
+    if found or not is_plain:
+        raise ConfigError(
+            f"{wanted}; got {shown(given)}; give each a text, number, true or false"
+        )
     return values
 
 
 def write_params(params: Settings) -> str:
     """Write all parameters as :func:`read_params` reads them."""
-    pairs = {
-        _key(type(params), name): value for name, value in params.to_config().items()
-    }
-    return ", ".join(f"{key} = {toml_value(value)}" for key, value in pairs.items())
+    pairs = params.to_config().items()
+    return ", ".join(f"{_key(type(params), k)} = {toml_value(v)}" for k, v in pairs)
 
 
 def build_params(
@@ -382,16 +365,13 @@ def check_pins(given: PluginSettings, run_config: Mapping[str, Any]) -> PluginSe
     """
     modules = named_in(run_config)
     found = {key: sha256(module) for key, module in modules.items()}
-    for key in NAMING_KEYS:
-        wanted, got = getattr(given, f"{key}_sha256"), found.get(key, "")
+    pins = {f"{key}_sha256": found.get(key, "") for key in NAMING_KEYS}
+    for key, got in zip(NAMING_KEYS, pins.values(), strict=True):
+        wanted = getattr(given, f"{key}_sha256")
         if wanted and wanted != got:
             whose = f"{modules[key]!r} has {got}" if got else f"{key} is not a plug-in"
             raise ConfigError(
                 f"plugin.{key}-sha256 is {wanted}, but {whose}: restore that source,"
                 f" or leave plugin.{key}-sha256 empty to take the source as it is"
             )
-    return PluginSettings(
-        params=given.params,
-        method_sha256=found.get("method", ""),
-        dataset_sha256=found.get("dataset", ""),
-    )
+    return replace(given, **pins)
