@@ -13,7 +13,7 @@ import numpy as np
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.errors import DataError
 
-from .molecules import BadRow, MoleculeBuilder, Molecules, list_all
+from .molecules import MoleculeBuilder, Molecules, list_all
 from .tabular.blocks import check_columns, no_column, read_csv
 from .tabular.cells import TRUTH, is_missing, readings
 from .tabular.columns import MIN_COUNT, Unknown
@@ -87,23 +87,33 @@ def build_from_csv(
     smiles_at = find_column(form.smiles_column, header, "csv-smiles-column", path)
     labels_at, ids = _label_columns(form, header, records, smiles_at, path)
     tasks = [header[at] for at in labels_at]
+    width, lines = len(header), [line for line, _ in records]
+    whole = [(row, c) for row, (_, c) in enumerate(records) if len(c) == width]
+    odd = [
+        (n, f"{len(c)} cells, the header has {width}")
+        for n, c in records
+        if len(c) != width
+    ]
+    labels = np.empty((len(whole), len(tasks)), np.float32)
+    remarks: list[str] = []
+    for task, at in enumerate(labels_at):
+        texts, found = [cells[at].strip() for _, cells in whole], Unknown()
+        values = read_numbers(texts, truth=form.kind == "binary")
+        with np.errstate(over="ignore"):  # as float32, which models learn
+            labels[:, task] = values
+        fits = np.isfinite(labels[:, task])
+        if form.kind == "binary":
+            fits = np.isin(values, (0, 1))
+        for wrong in np.flatnonzero(~fits & ~np.isnan(values))[:1].tolist():
+            place = f"{path}, line {lines[whole[wrong][0]]}, column {header[at]!r}"
+            raise _no_label(place, whole[wrong][1][at], form.kind)
+        found.add(texts, values)
+        remarks += found.notes(header[at], MIN_COUNT)
     builder = MoleculeBuilder()
-    odd: list[BadRow] = []
-    labels: list[list[float]] = []
-    line_of_row: list[int] = []
-    for row, (line, cells) in enumerate(records):
-        line_of_row.append(line)
-        if len(cells) != len(header):
-            odd.append((line, f"{len(cells)} cells, the header has {len(header)}"))
-            continue
-        values = [
-            _label(cells[at], line, header[at], form.kind, path) for at in labels_at
-        ]
-        if builder.add(cells[smiles_at].strip(), row):
-            labels.append(values)
-    bad = sorted([*odd, *((line_of_row[row], why) for row, why in builder.bad)])
+    is_kept = [builder.add(cells[smiles_at].strip(), row) > 0 for row, cells in whole]
+    bad = sorted([*odd, *((lines[row], why) for row, why in builder.bad)])
     rows = first_few(list_all(bad, "line"))
-    if not labels:
+    if not any(is_kept):
         raise DataError(
             f"{path} has no usable row; give a CSV file with a line of column names and"
             f" a line for each molecule{', got: ' * bool(bad)}{rows}"
@@ -116,27 +126,15 @@ def build_from_csv(
             f"{len(bad)} of {len(records)} rows of {path} cannot be used{much}: {rows};"
             f" correct them{then}"
         )
-    made = builder.finish(
-        name,
-        np.array(labels, dtype=np.float32).reshape(len(labels), len(tasks)),
-        tasks,
-        raw_sha256=raw_sha256,
-        bad=bad,
-    )
+    made = builder.finish(name, labels[is_kept], tasks, raw_sha256=raw_sha256, bad=bad)
     used = {smiles_at, *labels_at, *ids}
     unused = [at for at, name in enumerate(header) if name and at not in used]
-    whole = [cells for _, cells in records if len(cells) == len(header)]
-    remarks = []
-    for at in labels_at:
-        texts, found = [cells[at].strip() for cells in whole], Unknown()
-        found.add(texts, read_numbers(texts, truth=form.kind == "binary"))
-        remarks += found.notes(header[at], MIN_COUNT)
+    mixed = {header[at]: {cells[at] for _, cells in whole} for at in unused}
     return CsvMolecules(
         **vars(made),
         numbering=[header[at] for at in ids],
-        unused=[header[at] for at in unused],
-        remarks=remarks
-        + tell_mixed({header[at]: {cells[at] for cells in whole} for at in unused}),
+        unused=list(mixed),
+        remarks=remarks + tell_mixed(mixed),
     )
 
 
@@ -233,22 +231,14 @@ def _is_meant_as_number(cell: str) -> bool:
     return True
 
 
-def _label(cell: str, line: int, column: str, kind: str, path: Path) -> float:
-    """Value of a label; NaN if it is missing."""
-    text = cell.strip()
-    value = float(read_numbers([text], truth=kind == "binary")[0])
+def _no_label(place: str, cell: str, kind: str) -> DataError:
+    """Word that a cell is no label."""
+    allowed, then = "a finite number", ""
     if kind == "binary":
-        allowed, is_allowed = "0 or 1", value in (0, 1)
+        allowed = "0 or 1"
         then = "; or set csv-label-kind to 'regression' where labels are any numbers"
-    else:
-        with np.errstate(over="ignore"):  # as float32, which models learn
-            is_allowed = bool(np.isfinite(np.float32(value)))
-        allowed, then = "a finite number", ""
-    if is_allowed or is_missing(text):
-        return value
     must = f"a label must be {allowed}, or empty where it is missing"
-    raise DataError(
-        f"{path}, line {line}, column {column!r}: {must}, got {cell!r}{meaning(text)};"
-        " if that column holds no labels, name those that do in csv-label-columns; else"
-        f" correct it{then}"
+    return DataError(
+        f"{place}: {must}, got {cell!r}{meaning(cell.strip())}; if that column holds no"
+        f" labels, name those that do in csv-label-columns; else correct it{then}"
     )

@@ -28,6 +28,7 @@ from ..tabular.blocks import (
 )
 from ..tabular.schema_file import SPLIT
 
+CORRECT_PLACE = "correct data-dir (on a site: data-path of --node-config)"
 _UNUSED = ("edge_labels", "edge_attributes", "graph_attributes")
 
 
@@ -169,8 +170,7 @@ def _table(folder: Path, stem: str) -> Table:
     if not places:
         raise DataError(
             f"{folder} has no {stem}.csv (nor {stem}.parquet): {wanted_tables(folder)};"
-            " write it as docs/own-data.md shows, or correct data-dir (on a site:"
-            " data-path of --node-config)"
+            f" write it as docs/own-data.md shows, or {CORRECT_PLACE}"
         )
     if len(places) > 1:
         raise DataError(

@@ -72,6 +72,8 @@ class Profile:
     are numbers or dates.
     """
 
+    table: Table
+    column: str
     enough: int
     count: int = 0
     num_missing: int = 0
@@ -306,9 +308,9 @@ def infer_schema(
         table = tables.nodes
     classes: tuple[str, ...] = ()
     if target_kind == "classes":
-        classes = _classes(table, found[names[0]], names[0], owner, notes)
+        classes = _classes(found[names[0]], owner, notes)
     made = [
-        _feature(tables.nodes, column, one, statistics=statistics, notes=notes)
+        _feature(one, statistics=statistics, notes=notes)
         for column, one in nodes.items()
         if column not in (SPLIT, *names)
     ]
@@ -339,7 +341,9 @@ def infer_schema(
 def profile(table: Table, owner: str, enough: int) -> dict[str, Profile]:
     """Profile every column that is no key of the table."""
     need_columns(table, [owner])
-    found = {c: Profile(enough) for c in table.columns if c not in KEYS["nodes"]}
+    found = {
+        c: Profile(table, c, enough) for c in table.columns if c not in KEYS["nodes"]
+    }
     for block in table.blocks():
         for column, one in found.items():
             one.add(block.cells[column], block.cells[owner], block.lines)
@@ -367,7 +371,7 @@ def _choose_targets(
             if column == SPLIT:
                 continue
             if one.is_left_out:
-                left.append(f"{_unreadable(table, column, one)}: not a target")
+                left.append(f"{_unreadable(one)}: not a target")
             elif one.is_date:
                 left.append(f"{column} of {table.name} is not a target: dates")
             elif one.is_id and column not in table.categorical:
@@ -407,13 +411,13 @@ def _choose_targets(
     if odd := [column for column, is_fit in fits.items() if not is_fit]:
         must = "0 or 1" if is_binary else "numbers"
         if found[odd[0]].num_odd:
-            must += f" (not {_first(table, odd[0], found[odd[0]])})"
+            must += f" (not {_first(found[odd[0]])})"
         raise DataError(
             f"{table.files[0]}: column {odd[0]!r} must hold {must} to be predicted as"
             f" {kind}; leave it out with --targets, or choose another --kind"
         )
     for column in names:
-        notes += _remarks(table, column, found[column])
+        notes += _remarks(found[column])
     return kind, tuple(names)
 
 
@@ -434,12 +438,11 @@ def _kind(table: Table, names: Sequence[str], found: Mapping[str, Profile]) -> s
     return "none"
 
 
-def _classes(
-    table: Table, one: Profile, column: str, owner: str, notes: list[str]
-) -> tuple[str, ...]:
+def _classes(one: Profile, owner: str, notes: list[str]) -> tuple[str, ...]:
+    table, column = one.table, one.column
     classes, what = _frequent(one), f"{column} of {table.name}"
-    notes += _remarks(table, column, one, classes)
-    notes += [_unreadable(table, column, one)] * one.is_written_oddly
+    notes += _remarks(one, classes)
+    notes += [_unreadable(one)] * one.is_written_oddly
     marks = [c for c, n in one.unknown.marks.items() if is_name(c) and n >= one.enough]
     if len(classes) < 2 <= len(classes) + len(marks):  # else nothing can be learned
         classes += sorted(marks)
@@ -486,19 +489,16 @@ def _shares(what: str, names: Sequence[str], one: Profile) -> list[str]:
     return notes
 
 
-def _feature(
-    table: Table, column: str, one: Profile, *, statistics: bool, notes: list[str]
-) -> Feature | None:
+def _feature(one: Profile, *, statistics: bool, notes: list[str]) -> Feature | None:
     """Describe a column of nodes; None if it is of no use."""
-    missing = INDICATOR if one.num_missing else REFUSE
-    what = f"{column} of nodes"
+    missing, column = INDICATOR if one.num_missing else REFUSE, one.column
+    what, is_category = f"{column} of nodes", column in one.table.categorical
     if not one.count or not is_name(column):
         notes.append(f"{what} is not used: it is empty, or has an odd name")
         return None
-    is_category = column in table.categorical
     names = _frequent(one)
     is_named = is_category or not (one.is_mostly_number or one.is_date)
-    notes += _remarks(table, column, one, names if is_named else ())
+    notes += _remarks(one, names if is_named else ())
     may_tell = one.is_flag or not (one.is_number or one.is_date)  # if it is there
     is_constant = len(one.distinct()) == 1 if is_category else one.is_constant
     if is_constant and not (one.num_missing and may_tell):
@@ -509,11 +509,11 @@ def _feature(
     if one.is_date and not is_category:
         if few := one.count - one.days.count:
             notes.append(f"{what}: {few} of {one.count} cells are no dates{_CORRECT}")
-        return _number(column, one, missing, statistics=statistics, notes=notes)
+        return _number(one, missing, statistics=statistics, notes=notes)
     if not is_category and one.is_written_oddly:
         then = "not used (as a category: add a [[feature]] by hand)"
         then = f"; until then the column is {then if one.is_left_out else 'a category'}"
-        notes.append(_unreadable(table, column, one) + then)
+        notes.append(_unreadable(one) + then)
         if one.is_left_out:
             return None
     if one.is_mostly_number and not is_category:
@@ -523,8 +523,8 @@ def _feature(
             return None
         if not one.is_number:
             taken = f"; the column is taken as a number{_CORRECT}"
-            notes.append(_odd_cells(table, column, one) + taken)
-        return _number(column, one, missing, statistics=statistics, notes=notes)
+            notes.append(_odd_cells(one) + taken)
+        return _number(one, missing, statistics=statistics, notes=notes)
     if one.holders is None or not names:
         notes.append(f"{what} is not used: free text, or names of single rows")
         return None
@@ -541,11 +541,9 @@ def _feature(
     )
 
 
-def _remarks(
-    table: Table, column: str, one: Profile, listed: Collection[str] = ()
-) -> list[str]:
+def _remarks(one: Profile, listed: Collection[str] = ()) -> list[str]:
     """Name cells that may stand for "not known"; of dates, too; and other readings."""
-    what = table.of(column)
+    what = one.table.of(one.column)
     days = Unknown(rows=one.unknown.rows, numbers=one.days)
     more = days.notes(what, one.enough, shown=_date) if one.is_date else []
     if len(one.numbers.ends) > 2 and all(map(is_compact_day, one.numbers.ends)):
@@ -561,33 +559,34 @@ def _remarks(
     return one.unknown.notes(what, one.enough, listed=listed) + more
 
 
-def _unreadable(table: Table, column: str, one: Profile) -> str:
+def _unreadable(one: Profile) -> str:
     """Say that numbers or dates cannot be read as they are written, and the cure."""
     return (
-        f"{_odd_cells(table, column, one)}; if numbers or dates are meant, write a"
+        f"{_odd_cells(one)}; if numbers or dates are meant, write a"
         " point in place of the comma before decimals and nothing between thousands or"
         " around numbers, dates as 2024-01-31 or 2024-01-31T12:00 (01/02/2024 may be in"
         " January or February), in all rows and at all sites, and make the schema again"
     )
 
 
-def _odd_cells(table: Table, column: str, one: Profile) -> str:
+def _odd_cells(one: Profile) -> str:
     """Say how many cells are no numbers, and which is the first."""
-    count = f"{table.of(column)}: {one.num_odd} of {one.count} cells"
-    return f"{count} are no numbers (the first: {_first(table, column, one)})"
+    count = f"{one.table.of(one.column)}: {one.num_odd} of {one.count} cells"
+    return f"{count} are no numbers (the first: {_first(one)})"
 
 
-def _first(table: Table, column: str, one: Profile) -> str:
+def _first(one: Profile) -> str:
     line, cell = one.first
-    return f"{table.at(line, column)}: {shortened(repr(cell))}{meaning(cell)}"
+    place = one.table.at(line, one.column)
+    return f"{place}: {shortened(repr(cell))}{meaning(cell)}"
 
 
 def _number(
-    column: str, one: Profile, missing: str, *, statistics: bool, notes: list[str]
+    one: Profile, missing: str, *, statistics: bool, notes: list[str]
 ) -> Feature:
     numbers, kind = (one.days, DATE) if one.is_date else (one.numbers, NUMBER)
     shift, scale = _YEARS_FROM_2020 if kind == DATE else (0.0, 1.0)
-    what, std = f"{column} of nodes", float(f"{numbers.std:.2g}")
+    what, std = f"{one.column} of nodes", float(f"{numbers.std:.2g}")
     if not statistics:
         why = " (--no-statistics)"
     elif len(one.owners) < one.enough:
@@ -607,7 +606,9 @@ def _number(
             f"{what}: the schema tells its mean, about {mean}, and its standard"
             f" deviation, about {scale:g}{days}"
         )
-    return Feature(column=column, kind=kind, shift=shift, scale=scale, missing=missing)
+    return Feature(
+        column=one.column, kind=kind, shift=shift, scale=scale, missing=missing
+    )
 
 
 def _rounded(mean: float, std: float) -> float:

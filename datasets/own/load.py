@@ -19,7 +19,6 @@ from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.seeding import derive_seed
 from fedgraph_flwr.core.words import shortened
 
-from ..cache import hint_of_near
 from ..catalog import find_dataset
 from ..molecules import LEFT_OUT, SMILES_CSV, list_all, warn_left_out, warn_once
 from ..node_clients import TEST, TRAIN, VAL, draw_roles
@@ -29,12 +28,11 @@ from ..tabular.schema_file import (
     GRAPH_CSV,
     GRAPHS_CSV,
     SCHEMA_FILE,
-    Schema,
     read_schema,
 )
-from .folder_tables import find_tables, holds_tables, wanted_tables
+from .folder_tables import CORRECT_PLACE, find_tables, holds_tables, wanted_tables
 from .graph_tables import OwnData, load_folder
-from .smiles import client_file, load_client_file
+from .smiles import client_file, load_client_file, own_place
 
 OWN_TABLES = (GRAPHS_CSV, GRAPH_CSV)
 _elsewhere: dict[str, Path] = {}  # schema of a data-dir that has none
@@ -60,22 +58,11 @@ def client_folder(data_dir: str, client_id: int, num_clients: int) -> Path:
 
 def _folders(data_dir: str) -> tuple[list[Path], bool]:
     """Folders of clients, and whether there is only the given one."""
-    if not data_dir:
-        raise ConfigError(
-            "own graphs are read from files, but data-dir is empty; set it to the"
-            f" absolute path of a folder with {SCHEMA_FILE} and a folder for each"
-            " client, or start each SuperNode with --node-config 'data-path=\"...\"'"
-        )
-    path = Path(data_dir).expanduser()
-    if not path.is_dir():
-        what = f"there is no folder {path}{hint_of_near(path)}"
-        if path.is_file():
-            what = (
-                f"{path} is a file: molecules (smiles-csv) have no schema, own tables"
-            )
-            what += " and their schema lie in a folder"
+    path = own_place(data_dir, f"a folder with {SCHEMA_FILE} and a folder")
+    if path.is_file():
         raise DataError(
-            f"{what}; correct data-dir (on a site: data-path of --node-config)"
+            f"{path} is a file: molecules (smiles-csv) have no schema, own tables and"
+            f" their schema lie in a folder; {CORRECT_PLACE}"
         )
     folders = sorted(p for p in path.iterdir() if p.is_dir() and p.name[0] not in "._")
     both = [p.name for p in folders if holds_tables(p)]
@@ -92,7 +79,7 @@ def _folders(data_dir: str) -> tuple[list[Path], bool]:
         raise DataError(
             f"{path} has neither nodes.csv nor a folder for each client:"
             f" {wanted_tables(path)}; write the tables as docs/own-data.md shows, or"
-            " correct data-dir (on a site: data-path of --node-config)"
+            f" {CORRECT_PLACE}"
         )
     return folders, False
 
@@ -136,13 +123,20 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
     folder = client_folder(settings.data_dir, client_id, settings.num_clients)
     path = _schema_path(settings)
     schema = read_schema(path)
-    _check_schema(schema, settings, path)
-    data = load_folder(
-        folder,
-        schema,
-        bad_rows=settings.csv_bad_rows,
-        cache_dir=settings.cache_dir,
-    )
+    if schema.dataset != settings.dataset:
+        raise ConfigError(
+            f"{path} is for dataset {schema.dataset!r}, but the run has"
+            f" {settings.dataset!r}; set dataset in the run config, or give the site"
+            " the schema of this run"
+        )
+    if schema.dataset == GRAPHS_CSV and schema.target_kind != settings.csv_label_kind:
+        raise ConfigError(
+            f"[target] of {path} has kind {schema.target_kind!r}, but csv-label-kind is"
+            f" {settings.csv_label_kind!r}; set csv-label-kind to"
+            f" {schema.target_kind!r} in the run config"
+        )
+    bad_rows, cache_dir = settings.csv_bad_rows, settings.cache_dir
+    data = load_folder(folder, schema, bad_rows=bad_rows, cache_dir=cache_dir)
     if data.bad:
         warn_left_out(
             f"{count_rows(data.bad)} row(s) of {folder} do not fit the schema; they are"
@@ -170,12 +164,10 @@ def _tell_unread(settings: RunSettings, folder: Path) -> None:
             f"{folder}: column split is not used, as held-out is 0: all graphs train"
         )
         return
-    usual = find_dataset(settings.dataset).automatic["held-out"]
-    default = RunSettings.defaults()["split-seed"]
-    values = ("held-out", settings.held_out, usual), (
-        "split-seed", settings.split_seed, default,
-    )  # fmt: skip
-    if keys := [f"{key} {value:g}" for key, value, then in values if value != then]:
+    usual = {"held-out": find_dataset(settings.dataset).automatic["held-out"]}
+    usual |= {"split-seed": RunSettings.defaults()["split-seed"]}
+    given = {"held-out": settings.held_out, "split-seed": settings.split_seed}
+    if keys := [f"{key} {v:g}" for key, v in given.items() if v != usual[key]]:
         warn_once(f"{folder}: column split decides; {' and '.join(keys)} is not read")
 
 
@@ -226,21 +218,6 @@ def name_items(
     return column, [names[row] for row in rows]
 
 
-def _check_schema(schema: Schema, settings: RunSettings, path: Path) -> None:
-    if schema.dataset != settings.dataset:
-        raise ConfigError(
-            f"{path} is for dataset {schema.dataset!r}, but the run has"
-            f" {settings.dataset!r}; set dataset in the run config, or give the site"
-            " the schema of this run"
-        )
-    if schema.dataset == GRAPHS_CSV and schema.target_kind != settings.csv_label_kind:
-        raise ConfigError(
-            f"[target] of {path} has kind {schema.target_kind!r}, but csv-label-kind is"
-            f" {settings.csv_label_kind!r}; set csv-label-kind to"
-            f" {schema.target_kind!r} in the run config"
-        )
-
-
 def own_graphs_client(settings: RunSettings, client_id: int) -> GraphPartition:
     """Whole graphs of one client, split by column ``split`` or by the split seed."""
     folder, data = load_own(settings, client_id)
@@ -288,15 +265,14 @@ def _given_split(
     data: OwnData, folder: Path, client_id: int
 ) -> tuple[IntArray, IntArray, IntArray]:
     role = np.array(data.role)
-    train, val, test = (np.flatnonzero(role == number) for number in ROLES.values())
-    parts = {"train": train, "val": val, "test": test}
+    parts = {name: np.flatnonzero(role == number) for name, number in ROLES.items()}
     if empty := [name for name, rows in parts.items() if not len(rows)]:
         raise DataError(
             f"client {client_id}: column 'split' of {folder} names nothing"
             f" {' and nothing '.join(empty)}; name at least one of each, or delete the"
             " column to have a split drawn"
         )
-    return train, val, test
+    return parts["train"], parts["val"], parts["test"]
 
 
 def _partition(

@@ -31,6 +31,7 @@ from ..smiles_table import CsvFormat, CsvMolecules, build_from_csv
 from ..splits import need_graphs
 from ..tabular.blocks import unchanged
 from ..tabular.schema_file import ALL, SPLIT
+from .folder_tables import CORRECT_PLACE
 
 log = logging.getLogger("flwr.fedgraph")
 
@@ -82,7 +83,6 @@ def load_client_file(settings: RunSettings, client_id: int) -> CsvMolecules:
         )
     form = CsvFormat.of(settings)
     sets = [load_csv(path, form, cache_dir=settings.cache_dir) for path in files]
-    _check_same_tasks(files, sets)
     own = client_id if is_folder else 0
     columns = sets[own].tasks, sets[own].numbering, sets[own].unused
     is_guess = not settings.csv_label_columns.strip()
@@ -94,33 +94,44 @@ def load_client_file(settings: RunSettings, client_id: int) -> CsvMolecules:
     for remark in sets[own].remarks:
         warn_once(f"{files[own]}: {remark}", about=LEFT_OUT)
     _check_client(sets[own], client_id, files[own])
-    if len(sets) == settings.num_clients:  # else others, elsewhere, may have labels
-        _check_every_task(sets, settings.data_dir)
+    are_all = len(sets) == settings.num_clients
+    _check_tasks(files, sets, settings.data_dir, are_all=are_all)
     return sets[own]
+
+
+def own_place(data_dir: str, what: str) -> Path:
+    """Return the path that ``data_dir`` names, for each client ``what`` it must be.
+
+    Raises
+    ------
+    ConfigError
+        It is empty; or DataError, there is nothing.
+    """
+    if not data_dir:
+        raise ConfigError(
+            "the data set reads your own files, but data-dir is empty; set it to the"
+            f" absolute path of {what} for each client, or start each SuperNode with"
+            " --node-config 'data-path=\"...\"'"
+        )
+    path = Path(data_dir).expanduser()
+    if not path.exists():
+        raise DataError(
+            f"there is no file or folder {path}{hint_of_near(path)}; {CORRECT_PLACE}"
+        )
+    return path
 
 
 def _files(data_dir: str) -> tuple[list[Path], bool]:
     """CSV files that can be seen, and whether they lie in a folder of several."""
-    if not data_dir:
-        raise ConfigError(
-            f"dataset {SMILES_CSV!r} reads your own files, but data-dir is empty; set"
-            " it to the absolute path of a CSV file or of a folder with one for each"
-            " client, or start each SuperNode with --node-config 'data-path=\"...\"'"
-        )
-    path = Path(data_dir).expanduser()
+    path = own_place(data_dir, "a CSV file, or of a folder with one")
     if path.is_file():
         return [path], False
-    if not path.is_dir():
-        raise DataError(
-            f"there is no file or folder {path}{hint_of_near(path)}; correct data-dir"
-            " (on a site: data-path of --node-config)"
-        )
     found = (p for p in path.iterdir() if p.suffix.lower() == ".csv")
     files = sorted(p for p in found if not p.name.startswith("."))
     if not files:
         raise DataError(
             f"the folder {path} has no .csv file; put one into it for each client, or"
-            " correct data-dir"
+            f" {CORRECT_PLACE}"
         )
     return files, True
 
@@ -158,19 +169,20 @@ def _tell_columns(
     log.info("%s: labels are columns %s", path, ", ".join(labels))
 
 
-def _check_same_tasks(files: Sequence[Path], sets: Sequence[CsvMolecules]) -> None:
+def _check_tasks(
+    files: Sequence[Path], sets: Sequence[CsvMolecules], place: str, *, are_all: bool
+) -> None:
+    """Refuse files of unlike labels and, if they ``are_all``, a task without any."""
+    tasks = sets[0].tasks
     for path, found in zip(files, sets, strict=True):
-        if found.tasks != sets[0].tasks:
-            cure = "name those that all have in csv-label-columns"
+        if found.tasks != tasks:
             raise DataError(
                 f"{path.name} has the label columns {found.tasks}, but {files[0].name}"
-                f" has {sets[0].tasks}; {cure}"
+                f" has {tasks}; name those that all have in csv-label-columns"
             )
-
-
-def _check_every_task(sets: Sequence[CsvMolecules], place: str) -> None:
     missing = np.all([np.isnan(found.y).all(axis=0) for found in sets], axis=0)
-    if empty := [t for t, no in zip(sets[0].tasks, missing, strict=True) if no]:
+    if are_all and missing.any():  # else others, elsewhere, may have labels
+        empty = [tasks[at] for at in np.flatnonzero(missing)]
         raise DataError(
             f"no molecule in {place} has a label in column(s) {', '.join(empty)};"
             " leave them out of csv-label-columns"
@@ -179,15 +191,14 @@ def _check_every_task(sets: Sequence[CsvMolecules], place: str) -> None:
 
 def _check_client(molecules: CsvMolecules, client_id: int, path: Path) -> None:
     need_graphs(len(molecules), client_id, "molecule", path)
-    missing = np.isnan(molecules.y)
+    missing = np.isnan(molecules.y).all(axis=0)
     if missing.all():
         raise DataError(
             f"client {client_id} has no label at all: columns"
             f" {', '.join(molecules.tasks)} of {path} are empty; add labels, or leave"
             " this client out"
         )
-    empty = [t for at, t in enumerate(molecules.tasks) if missing[:, at].all()]
-    if empty:
+    if empty := [molecules.tasks[at] for at in np.flatnonzero(missing)]:
         log.warning("client %d has no label of %s", client_id, ", ".join(empty))
 
 

@@ -420,7 +420,7 @@ def test_nodes_without_label_have_no_role(tmp_path):
 @pytest.mark.parametrize(
     ("prepare", "changes", "error", "message"),
     [
-        (lambda _: None, {}, DataError, r"there is no folder .*correct data-dir"),
+        (lambda _: None, {}, DataError, r"there is no file .*correct data-dir"),
         (lambda d: d.mkdir(), {}, DataError, r"has neither nodes.csv nor a folder"),
         (
             lambda d: own_files.write(d / "a"),
