@@ -7,7 +7,7 @@ read, fails for all that were; anything else that is wrong fails one client alon
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
@@ -36,7 +36,6 @@ from fedgraph_flwr.core.wire import (
     EVAL,
     NUM_EXAMPLES,
     TIMING,
-    WEIGHTS_HASH,
     NamedArrays,
     Parcel,
     Records,
@@ -367,16 +366,13 @@ def _is_due(field: Field, name: str, expected: Expected) -> bool:
 
 
 def _wrong_facts(parcel: Parcel, phase: Phase) -> str:
-    rules: dict[str, Callable[[str], object]] = {}
-    if phase is Phase.CLOSING:
-        rules[WEIGHTS_HASH] = _HEX.fullmatch
-    if parcel.facts.keys() != rules.keys():
+    texts = {f.name for f in COMMON if f.kind is Kind.TEXT and phase in f.phases}
+    if parcel.facts.keys() != texts:
         return (
-            f"facts are {shortened(sorted(parcel.facts))}, expected {sorted(rules)};"
+            f"facts are {shortened(sorted(parcel.facts))}, expected {sorted(texts)};"
             " server and site run different versions"
         )
-    for name, allows in rules.items():
-        value = parcel.facts[name]
-        if not isinstance(value, str) or not allows(value):
+    for name, value in parcel.facts.items():  # all that come after roll call are hashes
+        if not isinstance(value, str) or not _HEX.fullmatch(value):
             return f"fact {name!r} is {shortened(value)}, which is not a hash"
     return ""
