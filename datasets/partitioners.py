@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -413,13 +414,6 @@ def check_overlap(num_clients: int) -> None:
         )
 
 
-def metis_overlap_replacement(
-    graph: GraphSet, num_clients: int, *, seed: int
-) -> list[IntArray]:
-    """Draw samples as :func:`metis_overlap`, but with replacement."""
-    return metis_overlap(graph, num_clients, seed=seed, replace=True)
-
-
 def louvain(graph: GraphSet, num_clients: int, *, seed: int) -> list[IntArray]:
     """Louvain communities, the largest first to the client with the fewest nodes.
 
@@ -454,7 +448,7 @@ NODE_PARTITIONERS: Mapping[str, Callable[..., list[IntArray]]] = MappingProxyTyp
         "louvain": louvain,
         "metis": metis,
         "metis-overlap": metis_overlap,
-        "metis-overlap-replacement": metis_overlap_replacement,
+        "metis-overlap-replacement": partial(metis_overlap, replace=True),
     }
 )
 

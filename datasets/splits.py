@@ -156,28 +156,22 @@ def _split_off(
     # here, because scikit-learn takes seconds to import and the server needs none
     from sklearn.model_selection import train_test_split
 
+    strata = None if labels is None else labels[positions]
+    if strata is not None:
+        classes, sizes = np.unique(strata, return_counts=True)
+        if sizes.min() < 2 or min(count, len(strata) - count) < len(classes):
+            log.warning(
+                "split of %d graphs is not stratified: class sizes are %s, %d to split"
+                " off",
+                len(strata),
+                dict(zip(classes.tolist(), sizes.tolist(), strict=True)),
+                count,
+            )
+            strata = None
     left, right = train_test_split(
-        positions,
-        test_size=count,
-        random_state=seed,
-        stratify=None if labels is None else _strata(labels[positions], count),
+        positions, test_size=count, random_state=seed, stratify=strata
     )
     return left, right
-
-
-def _strata(labels: NDArray[np.generic], count: int) -> NDArray[np.generic] | None:
-    """Return ``labels``, or None if ``count`` cannot be stratified by them."""
-    classes, sizes = np.unique(labels, return_counts=True)
-    smaller_side = min(count, len(labels) - count)
-    can_stratify = sizes.min() >= 2 and smaller_side >= len(classes)
-    if not can_stratify:
-        log.warning(
-            "split of %d graphs is not stratified: class sizes are %s, %d to split off",
-            len(labels),
-            dict(zip(classes.tolist(), sizes.tolist(), strict=True)),
-            count,
-        )
-    return labels if can_stratify else None
 
 
 _FEW_PAIRS = 1_000_000  # of a graph: up to so many, pairs without an edge are listed
@@ -443,7 +437,8 @@ def assign_tasks(
         )
     rng = numpy_rng(seed, "task-masks", masks)
     for _ in range(MAX_DRAWS):
-        owners = _draw(rng, num_tasks, num_clients, count)
+        order = rng.random((num_tasks, num_clients)).argsort(axis=1)
+        owners = order < count  # (num_tasks, num_clients)
         if owners.any(axis=0).all():
             return [tuple(np.flatnonzero(mine).tolist()) for mine in owners.T]
     raise DataError(
@@ -451,14 +446,6 @@ def assign_tasks(
         f" clients without any of {num_tasks} tasks; lower num-clients, or list the"
         " tasks of each client in task-masks"
     )
-
-
-def _draw(
-    rng: np.random.Generator, num_tasks: int, num_clients: int, count: int
-) -> np.ndarray:
-    """Boolean, (num_tasks, num_clients): ``count`` different owners of every task."""
-    order = rng.random((num_tasks, num_clients)).argsort(axis=1)
-    return np.asarray(order < count)
 
 
 def _listed(masks: str, num_tasks: int, num_clients: int) -> list[TaskIds]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -56,33 +56,20 @@ class SpreadRows(DistinctRows):
     spread: Callable[[Spreading], Tensor]
 
 
-class Nodes(Protocol):
-    """Nodes of the graphs of a batch, without edges; a ``Batch`` fits this protocol."""
-
-    @property
-    def x(self) -> Tensor | DistinctRows:
-        """Features, (num_nodes, num_features) or one-hot columns (num_nodes,)."""
-        ...
-
-    @property
-    def membership(self) -> Tensor:
-        """Sparse CSR, (num_graphs, num_nodes); see ``Batch``."""
-        ...
-
-    @property
-    def graph_of_node(self) -> Tensor:
-        """Int64, (num_nodes,)."""
-        ...
-
-
 @dataclass(frozen=True)
 class NodeBatch:
-    """Nodes of the graphs at ``positions``, in that order; see :class:`Nodes`."""
+    """Nodes of the graphs at ``positions``, in that order, without edges.
+
+    ``membership`` and ``graph_of_node`` are as in ``Batch``.
+    """
 
     x: Tensor | DistinctRows
     membership: Tensor
     graph_of_node: Tensor
     positions: IntArray
+
+
+Nodes: TypeAlias = Batch | NodeBatch
 
 
 class NodeRows:

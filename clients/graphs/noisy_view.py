@@ -421,10 +421,8 @@ def check_together(num_nodes: IntArray, count: int, *, key: str) -> None:
 
 
 MAX_KEPT = 2**24  # cells: 64 MiB; as many features spread, for TAG three times
-KEPT_GROWTH, KEPT_SMALL = (
-    1.2,
-    16,
-)  # finer than there: groups are of all graphs, not of some
+# finer than there: groups are of all graphs, not of some
+KEPT_GROWTH, KEPT_SMALL = 1.2, 16
 
 
 @dataclass(frozen=True, kw_only=True)

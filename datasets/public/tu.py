@@ -14,7 +14,7 @@ import lzma
 import shutil
 import tarfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -345,7 +345,15 @@ class RawFiles:
     def structure(self) -> tuple[IntArray, IntArray]:
         """Read the graph of each node, and the ends of edges, both from 1."""
         graph: IntArray = self.read("graph_indicator")[:, 0]
-        _check_numbering(graph, self.bad)
+        steps = np.diff(graph, prepend=0)
+        wrong = np.flatnonzero((steps < 0) | (steps > 1))
+        if graph[0] != 1 or len(wrong):
+            line = int(wrong[0]) + 1 if len(wrong) else 1
+            raise self.bad(
+                "graph_indicator",
+                "graphs must be numbered 1, 2, ... without gap and nodes be sorted by"
+                f" graph, but line {line} says {graph[line - 1]}",
+            )
         wanted = {
             "graph_labels": (int(graph[-1]), "labels", "graphs"),
             **dict.fromkeys((LABELS, ATTRIBUTES), (len(graph), "lines", "nodes")),
@@ -361,7 +369,18 @@ class RawFiles:
         if not self._files["A"].stat().st_size:
             raise self.bad("A", "the file is empty", cure=_ADD_EDGE)
         edges: IntArray = self.read("A", 2)
-        _check_edges(graph, edges, self.bad)
+        outside = ((edges < 1) | (edges > len(graph))).any(axis=1)
+        across = np.zeros_like(outside)
+        across[~outside] = np.diff(graph[edges[~outside] - 1])[:, 0] != 0
+        for is_wrong, what in (
+            (outside, f"but graph_indicator has nodes 1..{len(graph)}"),
+            (across, "which joins two graphs of graph_indicator"),
+        ):
+            if len(at := np.flatnonzero(is_wrong)):
+                ends = edges[at[0]].tolist()
+                raise self.bad("A", f"line {at[0] + 1} has edge {ends}, {what}")
+        if (edges[:, 0] == edges[:, 1]).all():
+            raise self.bad("A", "there are no edges but self-loops", cure=_ADD_EDGE)
         return graph, edges
 
 
@@ -394,38 +413,6 @@ def read_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawTables
             " number them 0, 1, ...",
         )
     return tables
-
-
-def _check_numbering(graph: IntArray, bad: Callable[..., DataError]) -> None:
-    steps = np.diff(graph, prepend=0)
-    wrong = np.flatnonzero((steps < 0) | (steps > 1))
-    if graph[0] != 1 or len(wrong):
-        line = int(wrong[0]) + 1 if len(wrong) else 1
-        raise bad(
-            "graph_indicator",
-            "graphs must be numbered 1, 2, ... without gap and nodes be sorted by"
-            f" graph, but line {line} says {graph[line - 1]}",
-            line,
-        )
-
-
-def _check_edges(
-    graph: IntArray, edges: IntArray, bad: Callable[..., DataError]
-) -> None:
-    def refuse(is_wrong: NDArray[np.bool_], what: str) -> None:
-        if len(wrong := np.flatnonzero(is_wrong)):
-            at = int(wrong[0])
-            words = f"line {at + 1} has edge {edges[at].tolist()}, {what}"
-            raise bad("A", words, at + 1)
-
-    outside = (edges < 1) | (edges > len(graph))
-    refuse(
-        outside[:, 0] | outside[:, 1], f"but graph_indicator has nodes 1..{len(graph)}"
-    )
-    across = graph[edges[:, 0] - 1] != graph[edges[:, 1] - 1]
-    refuse(across, "which joins two graphs of graph_indicator")
-    if (edges[:, 0] == edges[:, 1]).all():
-        raise bad("A", "there are no edges but self-loops", cure=_ADD_EDGE)
 
 
 log = logging.getLogger("flwr.fedgraph")
