@@ -254,16 +254,6 @@ class GraphClient(ClassicClient, Generic[P]):
         )
 
     @classmethod
-    def shares_features(cls, params: P) -> bool:  # noqa: ARG003
-        """Whether features of nodes leave the client; a site must agree to that."""
-        return False
-
-    @classmethod
-    def tells_class_counts(cls, params: P) -> bool:  # noqa: ARG003
-        """Whether what is sent tells how many nodes a class has; a site must agree."""
-        return False
-
-    @classmethod
     def remark(cls, received: NamedArrays, sent: NamedArrays) -> str:  # noqa: ARG003
         """Half a sentence on mail, for a message's line in the log; "" for nothing."""
         return ""

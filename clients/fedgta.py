@@ -65,12 +65,6 @@ class FedGTAClient(NodeClassifierClient[FedGTAParams]):
     """Sends its trained model, moments of its labels, and how far it is to count."""
 
     @override
-    @classmethod
-    def tells_class_counts(cls, params: FedGTAParams) -> bool:
-        """Moments of high order are those of the training nodes' labels alone."""
-        return True
-
-    @override
     def uplink(self, trained: dict[str, Tensor]) -> Parcel:
         beside = {MOMENTS: self._moments(), CONFIDENCE: self._confidence()}
         return join(super().uplink(trained), Parcel(arrays=to_arrays(beside)))

@@ -62,12 +62,6 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
         self._mended: MendedGraph | None = None
 
     @override
-    @classmethod
-    def shares_features(cls, params: FedSagePlusParams) -> bool:
-        """Rows of features leave the client for the cross-client loss."""
-        return params.cross_client
-
-    @override
     def opening(self) -> NamedArrays:
         """Give features of ``cross_rows`` training nodes, ascending; all if fewer.
 

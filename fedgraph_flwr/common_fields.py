@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from .core.data import TELLS
 from .core.embedding_scores import METRICS, TRANSFORMS
@@ -19,7 +21,6 @@ from .core.tasks import (
 )
 from .core.wire import (
     CLASS_COUNT,
-    COMPUTE_S,
     COUNT,
     EVAL,
     FRESH_START,
@@ -29,7 +30,7 @@ from .core.wire import (
     RAW_HASH,
     SITE,
     SPLIT_HASH,
-    STARTED_AT,
+    TIMING,
     TOLD,
     TRAIN_COUNT,
     UNUSED,
@@ -37,25 +38,14 @@ from .core.wire import (
     WHOLE,
 )
 
-_ROLL_CALL, _ANY = (Phase.ROLL_CALL,), tuple(Phase)
-_ROUNDS = (Phase.TRAINING, Phase.CLOSING)
+_ROLL_CALL, _ROUNDS = (Phase.ROLL_CALL,), (Phase.TRAINING, Phase.CLOSING)
 _SPLITS, _CLASS = "train|val|test|all", "[0-9]+"
-_WORKS = (Phase.OPENING, *_ROUNDS)
-_CHECKSUM = "checksums that confirm a guess of the data"
-COUNTED = "numbers of graphs by class"
 POOLED = ("embeddings", "labels", "graph_ids")  # handed over for pooled evaluation
-
-
-_clean = partial(Field, is_clean=True)
-
-
-def _text(name: str, *, rest: str = "", is_lasting: bool = True) -> Field:
-    kind = Kind.TEXT
-    return _clean(
-        name=name, rest=rest, kind=kind, phases=_ROLL_CALL, is_lasting=is_lasting
-    )
-
-
+_POOLS: Mapping[str, Any] = {
+    "what": "embeddings, labels, graph ids or numbers of graphs by class",
+    "consent": "pooled_evaluation",
+}
+_open = partial(Field, is_clean=True)
 _OVER_TASKS = "(?:-own|-unseen|-task-(?P<task>[0-9]{1,6}))?"
 _TRANSFORMED = f"(?:-(?:{'|'.join(TRANSFORMS)}))?"
 _SCORES = (  # names of metrics, and their ranges
@@ -74,70 +64,48 @@ _SCORES = (  # names of metrics, and their ranges
 )
 COMMON = (
     *(
-        _clean(
-            name=EVAL,
+        _open(
+            EVAL,
+            Kind.NUMBER,
+            _ROUNDS,
             rest=f"(?P<split>{_SPLITS})/(?P<point>post_aggregation|post_training)/"
             f"(?P<metric>{metric})",
-            phases=_ROUNDS,
             consent="scores",
             least=least,
             most=most,
         )
         for metric, least, most in _SCORES
     ),
-    _clean(name=COUNT, rest=_SPLITS, phases=_ROUNDS, consent="scores"),
-    _clean(name=NUM_EXAMPLES, phases=_ROUNDS),
-    *(_clean(name=name, phases=_ANY, most=1e12) for name in (COMPUTE_S, STARTED_AT)),
-    _clean(name=FRESH_START, phases=_ROUNDS, most=float(MOST_ROUNDS)),
-    _clean(name=PRIVACY, rest="[a-z-]+", phases=_WORKS),
+    _open(COUNT, Kind.NUMBER, _ROUNDS, rest=_SPLITS, consent="scores"),
+    _open(NUM_EXAMPLES, Kind.NUMBER, _ROUNDS),
+    *(_open(name, Kind.NUMBER, tuple(Phase), most=1e12) for name in TIMING),
+    _open(FRESH_START, Kind.NUMBER, _ROUNDS, most=float(MOST_ROUNDS)),
+    _open(PRIVACY, Kind.NUMBER, (Phase.OPENING, *_ROUNDS), rest="[a-z-]+"),
+    _open("num-", Kind.NUMBER, _ROLL_CALL, rest="train|val|test|features|classes"),
+    _open("group", Kind.NUMBER, _ROLL_CALL),
+    _open(CLASS_COUNT, Kind.NUMBER, _ROLL_CALL, rest=_CLASS, **_POOLS),
+    _open(TRAIN_COUNT, Kind.NUMBER, _ROLL_CALL, rest=_CLASS, consent="scores"),
     *(
-        _clean(name=name, phases=_ROLL_CALL)
-        for name in (
-            *("num-train", "num-val", "num-test", "num-features", "num-classes"),
-            "group",
-        )
+        _open(name, Kind.TEXT, _ROLL_CALL)
+        for name in (SPLIT_HASH, IDENTITY, SITE, "tasks", "task-ids")
     ),
-    _clean(
-        name=CLASS_COUNT,
-        rest=_CLASS,
-        phases=_ROLL_CALL,
-        what=COUNTED,
-        consent="pooled_evaluation",
+    *(
+        Field(name, Kind.TEXT, _ROLL_CALL, what="checksums that confirm a guess")
+        for name in (RAW_HASH, TOLD + WHOLE)
     ),
-    _clean(name=TRAIN_COUNT, rest=_CLASS, phases=_ROLL_CALL, consent="scores"),
-    *(_text(name) for name in (SPLIT_HASH, IDENTITY, SITE, "tasks", "task-ids")),
-    Field(
-        name=RAW_HASH,
-        kind=Kind.TEXT,
-        phases=_ROLL_CALL,
-        what=_CHECKSUM,
-    ),
-    _clean(name=WEIGHTS_HASH, kind=Kind.TEXT, phases=(Phase.CLOSING,)),
-    _clean(
-        name=TOLD + TELLS,
-        kind=Kind.TEXT,
-        phases=_ROLL_CALL,
+    _open(WEIGHTS_HASH, Kind.TEXT, (Phase.CLOSING,)),
+    _open(
+        TOLD + TELLS,
+        Kind.TEXT,
+        _ROLL_CALL,
         what="counts and means of graphs",
         consent="statistics",
         is_lasting=False,
     ),
-    Field(
-        name=TOLD + WHOLE,
-        kind=Kind.TEXT,
-        phases=_ROLL_CALL,
-        what=_CHECKSUM,
-    ),
-    _text(TOLD + UNUSED, is_lasting=False),
-    _text(TOLD + LEFT_OUT, is_lasting=False),
-    _text(TOLD, rest="[a-z0-9-]+"),
     *(
-        _clean(
-            name=name,
-            kind=Kind.ARRAY,
-            phases=_ROUNDS,
-            what="embeddings, labels or graph ids",
-            consent="pooled_evaluation",
-        )
-        for name in POOLED
+        _open(TOLD + name, Kind.TEXT, _ROLL_CALL, is_lasting=False)
+        for name in (UNUSED, LEFT_OUT)
     ),
+    _open(TOLD, Kind.TEXT, _ROLL_CALL, rest="[a-z0-9-]+"),
+    *(_open(name, Kind.ARRAY, _ROUNDS, **_POOLS) for name in POOLED),
 )

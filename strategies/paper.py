@@ -153,7 +153,7 @@ class Paper(ABC):
         self.first_choice = 1  # results of earlier rounds are not the method's
         self.last_round = settings.num_server_rounds
         self.directory = Directory(
-            settings, experiment=experiment, fields=params.FIELDS
+            settings, experiment=experiment, fields=params.sends()
         )
         self.compute_s: dict[int, float] = {}  # seconds of each client's last reply
         self.scores_elsewhere = False  # clients do, on the test sets of all

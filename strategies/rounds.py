@@ -295,7 +295,7 @@ class Round:
             due=self._due(),
             on_all=is_closing and strategy.scores_elsewhere,
             neighbours=strategy.neighbours(client),
-            fields=strategy.params.FIELDS,
+            fields=strategy.params.sends(),
         )
 
     def _due(self) -> list[str]:

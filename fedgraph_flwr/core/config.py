@@ -107,10 +107,9 @@ class Settings:
         """Whether models go to neighbours alone, in letters sealed to the server."""
         return False
 
-    @property
-    def needs_scores(self) -> str:
-        """Which scores, as a policy calls them, the server needs, and the cure."""
-        return ""
+    def sends(self) -> tuple[MessageField, ...]:
+        """Which of ``FIELDS`` clients send with these values."""
+        return self.FIELDS
 
     @classmethod
     def key(cls, name: str) -> str:

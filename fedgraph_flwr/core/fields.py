@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from functools import cache
 
@@ -32,7 +32,7 @@ class Kind(Enum):
     TEXT = "a text"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Field:
     """One field of a client's reply, or all fields whose names begin alike.
 
@@ -40,11 +40,11 @@ class Field:
     ----------
     name : str
         Whole name; with ``rest`` its beginning.
-    rest : str
-        Regular expression of what follows the beginning; "" if nothing does.
     kind : Kind
     phases : tuple of Phase
         Messages whose replies may hold it.
+    rest : str
+        Regular expression of what follows the beginning; "" if nothing does.
     what : str
         What it tells, for a refusal; needed unless it may always leave.
     consent : str
@@ -61,9 +61,10 @@ class Field:
     """
 
     name: str
-    rest: str = ""
-    kind: Kind = Kind.NUMBER
+    kind: Kind
     phases: tuple[Phase, ...]
+    _: KW_ONLY
+    rest: str = ""
     what: str = ""
     consent: str = ""
     is_clean: bool = False

@@ -61,10 +61,10 @@ class FedGTAParams(Settings):
     TABLE = "fedgta"
     FIELDS = (
         Field(
-            name=MOMENTS,
-            kind=Kind.ARRAY,
-            phases=(Phase.TRAINING,),
-            what="moments of labels",
+            MOMENTS,
+            Kind.ARRAY,
+            (Phase.TRAINING,),
+            what="moments of labels, which tell numbers of training nodes by class",
             consent="statistics",
         ),
     )

@@ -50,10 +50,10 @@ class FedSagePlusParams(Settings):
     TABLE = "fedsage-plus"
     FIELDS = (
         Field(
-            name=ROWS,
-            kind=Kind.ARRAY,
-            phases=(Phase.OPENING,),
-            what="feature rows of nodes",
+            ROWS,
+            Kind.ARRAY,
+            (Phase.OPENING,),
+            what="feature rows of nodes, for the server and every other client",
             consent="raw_features",
             most=1e15,  # in float32 squares of larger ones may be infinite
         ),
@@ -67,6 +67,10 @@ class FedSagePlusParams(Settings):
     cross_client: bool = flag(False)
     cross_rows: int = integer(100, 1, 10**6)
     cross_weight: float = number(1.0, 0)
+
+    def sends(self) -> tuple[Field, ...]:
+        """Rows of features, if they leave the client for the cross-client loss."""
+        return self.FIELDS if self.cross_client else ()
 
     def beside_updates(self) -> str:
         """Name raw features, where ``cross_client`` hands them out."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..core.config import Settings
-from ..core.fields import Field, Phase
+from ..core.fields import Field, Kind, Phase
 from ..core.method import Method, on_every_task
 from ..core.rules import MOST_ROUNDS, Value, choice, flag, integer, number
 from ..core.words import ONE
@@ -74,9 +74,10 @@ class GCFLParams(Settings):
     }
     FIELDS = (
         Field(
-            name=GRAD_NORM,
-            phases=(Phase.TRAINING,),
-            what="norms of gradients",
+            GRAD_NORM,
+            Kind.NUMBER,
+            (Phase.TRAINING,),
+            what="norms of gradients (gcfl.seq-source = 'last-grad-norm')",
             consent="scores",
         ),
     )
@@ -110,15 +111,9 @@ class GCFLParams(Settings):
     seq_source: str = choice("update-norm", "update-norm", "last-grad-norm")
     standardize: bool = flag(False)
 
-    @property
-    def needs_scores(self) -> str:
-        """Name clusters that are made by norms of gradients."""
-        if not self.sends_norms:
-            return ""
-        return (
-            "clusters by norms of gradients (gcfl.seq-source = 'last-grad-norm'), which"
-            " do not leave this site; leave gcfl.seq-source 'update-norm'"
-        )
+    def sends(self) -> tuple[Field, ...]:
+        """Norms of gradients, if clusters are made by them."""
+        return self.FIELDS if self.sends_norms else ()
 
     @property
     def sends_norms(self) -> bool:

@@ -84,17 +84,18 @@ class SpreadGNNParams(Settings):
     }
     FIELDS = (
         Field(
-            name=TOLD + PUBLIC_KEY,
-            kind=Kind.TEXT,
-            phases=(Phase.ROLL_CALL,),
+            TOLD + PUBLIC_KEY,
+            Kind.TEXT,
+            (Phase.ROLL_CALL,),
             is_clean=True,
             is_lasting=False,
         ),
         *(
             Field(
-                name=name,
+                name,
+                Kind.NUMBER,
+                (Phase.TRAINING, Phase.CLOSING),
                 rest="0|[1-9][0-9]{0,8}",
-                phases=(Phase.TRAINING, Phase.CLOSING),
                 is_clean=True,
                 of_neighbour=True,
                 most=float(MOST_ROUNDS),

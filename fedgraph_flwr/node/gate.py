@@ -190,7 +190,7 @@ def _failure(parcel: Parcel) -> Parcel:
 
 def _fields(now: Visit, parcel: Parcel) -> dict[tuple[Kind, str], Field]:
     """Find the declared fields of a parcel; refuse numbers and texts that none is."""
-    known = (*COMMON, *(now.resolved.params.FIELDS if now.resolved else ()))
+    known = (*COMMON, *(now.resolved.params.sends() if now.resolved else ()))
     found: dict[tuple[Kind, str], Field] = {}
     for kind, named in (
         (Kind.ARRAY, {**parcel.arrays, **parcel.evaluation}),

@@ -165,9 +165,13 @@ class Policy(Settings):
                 "pooled-evaluation",
                 'set embedding.evaluation to "local"',
             )
-        if (needs := params.needs_scores) and not self.scores:
-            what, _, cure = needs.partition("; ")
-            raise _forbidden(what, "scores", cure)
+        for f in params.sends():
+            if f.consent and not getattr(self, f.consent):
+                raise _forbidden(
+                    f"{f.what} (table {params.TABLE!r} of the run config)",
+                    self.key(f.consent),
+                    "switch that off, or set method to another",
+                )
         settings = resolved.settings
         may_count = self.scores or self.pooled_evaluation
         if datasets.tells_class_sizes(settings) and not may_count:
@@ -176,21 +180,6 @@ class Policy(Settings):
                 " many there are of each class",
                 "scores",
                 'set partition to "files" or "iid"',
-            )
-        client = resolved.method.client
-        if client.shares_features(params) and not self.raw_features:
-            raise _forbidden(
-                "feature rows of this site's nodes, for the server and every other"
-                f" client (table {params.TABLE!r} of the run config)",
-                "raw-features",
-                "switch that off",
-            )
-        if client.tells_class_counts(params) and not self.statistics:
-            raise _forbidden(
-                f"method {resolved.settings.method!r}, which sends moments of labels:"
-                " they tell the server how many training nodes of each class there are",
-                "statistics",
-                "set method to another",
             )
 
     def check_data(self, resolved: Resolved, partition: GraphPartition) -> None:

@@ -172,17 +172,18 @@ def test_an_array_that_is_no_sealed_letter_stays_where_sealed_ones_leave(place, 
 
 
 @pytest.mark.parametrize(
-    ("method", "policy", "why"),
+    ("source", "policy", "why"),
     [
-        ("gcfl+", Policy(), ""),
-        ("gcfl+", Policy(update_clip_max=1.0), "norms of gradients"),
-        ("fedavg", Policy(), "a number that its policy has no name for"),
+        ("last-grad-norm", Policy(), ""),
+        ("last-grad-norm", Policy(update_clip_max=1.0), "norms of gradients"),
+        ("update-norm", Policy(), "a number that its policy has no name for"),
     ],
 )
 def test_a_number_leaves_if_the_method_declares_it_and_the_policy_agrees(
-    method, policy, why
+    source, policy, why
 ):
-    now = Visit(node={"": ""}, policy=policy, resolved=toys.resolved(method))
+    sends = toys.resolved("gcfl+", **{"gcfl.seq-source": source})
+    now = Visit(node={"": ""}, policy=policy, resolved=sends)
     sent = pack({0: Parcel(metrics={"grad-norm": 1.0})}, {})
     left = unpack(let_out(now, "train", pack({}, {}), sent))[0][0]
     assert why in now.failures.get(0, "")
