@@ -100,8 +100,10 @@ def test_a_bundled_plug_in_runs_and_an_installed_one_needs_every_sites_consent(
     assert deployed["weights_sha256"] == inline["weights_sha256"]
     for key in ("plugin.params", "plugin.method-sha256"):
         assert deployed["config"][key] == inline["config"][key]
-    assert "the run's method is in module 'outside_fgx', which is not in" in told
-    assert "--node-config 'plugins=" in told
+    assert "the text stands in the log of the site" in told
+    at_sites = "".join(p.read_text() for p in federation.folder.glob("site-*.log"))
+    assert "the run's method is in module 'outside_fgx', which is not in" in at_sites
+    assert "--node-config 'plugins=" in at_sites
     assert not list((tmp_path / "outside").glob("2*"))  # no round, no folder
 
 
