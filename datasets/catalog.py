@@ -69,7 +69,7 @@ class DatasetInfo:
 
 
 # of the GCFL authors' code, on all TU sets
-_GCFL: Mapping[str, Value] = MappingProxyType(
+_OF_GRAPHS: Mapping[str, Value] = MappingProxyType(
     {
         "num-server-rounds": 200,
         "dirichlet-alpha": 0.5,
@@ -107,7 +107,7 @@ def _info(
     return DatasetInfo(
         name,
         members or (name,),
-        MappingProxyType({**_GCFL, **named, **automatic}),
+        MappingProxyType({**_OF_GRAPHS, **named, **automatic}),
         MappingProxyType(sharing if partition in ONE_WAY else {}),
         kind,
         allowed,
