@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,8 +27,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from click import ClickException
-from flwr.common.config import parse_config_args
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import stdtrit
@@ -469,14 +468,15 @@ def add_run_config(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_config(given: list[str], option: str) -> dict[str, Any]:
-    """Read keys and values by Flower's own function: a TOML file, or texts.
+    """Read keys and values as Flower's commands do: a TOML file, or texts.
 
     Raises
     ------
     ConfigError
         Or a text has what Flower passes over, without a word.
     """
-    text = "" if given[-1].endswith(".toml") else " ".join(given)
+    is_file = given[-1].endswith(".toml")
+    text = "" if is_file else " ".join(given)
     if left := " ".join(_PAIR.sub(" ", text).replace(",", " ").split()):
         raise ConfigError(
             f"{option} has {shown(left)}, which Flower leaves out without a word; write"
@@ -484,11 +484,23 @@ def parse_config(given: list[str], option: str) -> dict[str, Any]:
             " quotes without quotes inside; or give one TOML file"
         )
     try:
-        return parse_config_args(given)
-    except (OSError, ValueError, ClickException) as error:
+        if is_file:
+            text = Path(given[-1]).expanduser().read_text(encoding="utf-8")
+        else:
+            text = "\n".join(f"{key} = {value}" for key, value in _PAIR.findall(text))
+        return dict(_flat(tomllib.loads(text)))
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"{option} cannot be read: {error}; texts stand in double quotes"
         ) from error
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
 
 
 def read_run_config(
