@@ -39,11 +39,13 @@ from .words import harmless
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+_SHARE = 0.5  # of the memory, for all processes of a machine together
+BEAT_S = 10.0  # longest silence of a wait
 
-Answer = TypeVar("Answer")
 
-
-def in_own_process(action: Callable[..., Answer], *arguments: object) -> Answer:
+def in_own_process(action: Callable[..., T], *arguments: object) -> T:
     """Call ``action`` in a new process; what it raises is raised here."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
@@ -81,11 +83,6 @@ def resident_bytes(*, at_most: bool = False) -> int:
     if not (found := re.search(rf"{name}:\s+(\d+) kB", text)):
         raise RuntimeError(f"{status} does not tell {name}; run this on Linux")
     return int(found.group(1)) * 1024
-
-
-T = TypeVar("T")
-_CGROUP = Path("/sys/fs/cgroup/memory.max")
-_SHARE = 0.5  # of the memory, for all processes of a machine together
 
 
 class Kept(Generic[T]):
@@ -213,9 +210,6 @@ def choose_device(name: str) -> torch.device:
             ' devices; use device="cpu" or "auto"'
         )
     return device
-
-
-BEAT_S = 10.0  # longest silence of a wait
 
 
 def log_failure(words: str, error: BaseException) -> None:

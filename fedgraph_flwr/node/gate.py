@@ -27,14 +27,10 @@ from ..core.fields import Field, Kind, find
 from ..core.privacy_settings import METRIC as PRIVACY
 from ..core.wire import (
     FRESH_START,
-    IDENTITY,
     NO_CLIENTS,
     OPENING,
-    RAW_HASH,
     SITE,
-    SPLIT_HASH,
     TIMING,
-    WEIGHTS_HASH,
     NamedArrays,
     Parcel,
     Scalar,
@@ -49,7 +45,6 @@ from .policy import OPEN, Policy
 
 Array = NDArray[Any]
 KINDS = ("query", f"query.{OPENING}", "train", "evaluate")  # of messages
-HASHES = (SPLIT_HASH, IDENTITY, RAW_HASH, WEIGHTS_HASH)
 _KEPT_ON_FAILURE = (PRIVACY, *TIMING)
 _PAGES = {kind.__name__: kind.PAGE for kind in FedGraphError.__subclasses__()}
 _KEY = re.compile(rf"policy \(({'|'.join(Policy.config_fields())})\b")

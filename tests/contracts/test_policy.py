@@ -24,8 +24,14 @@ from fedgraph_flwr import client_app
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.core.errors import DataError, PolicyError, RunFailedError
 from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING
-from fedgraph_flwr.core.wire import pack, unpack
-from fedgraph_flwr.node.gate import HASHES
+from fedgraph_flwr.core.wire import (
+    IDENTITY,
+    RAW_HASH,
+    SPLIT_HASH,
+    WEIGHTS_HASH,
+    pack,
+    unpack,
+)
 from fedgraph_flwr.node.policy import Policy
 from fedgraph_flwr.resolve import defaults
 from simulations.inline import InlineGrid
@@ -44,6 +50,7 @@ CLIPPED = {
 CLEAN = {"fgcl": {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0}}
 POOLED = {"embedding.evaluation": "pooled"}
 CROSS = {"fedsage-plus.cross-client": True}
+HASHES = (SPLIT_HASH, IDENTITY, RAW_HASH, WEIGHTS_HASH)
 # Each asks for something beyond a policy that allows clipped, noisy updates alone.
 GREEDY = [
     *((m, CLEAN.get(m, {})) for m in toys.CASES),
