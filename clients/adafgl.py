@@ -165,12 +165,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
         return list(self.tensors())
 
     @override
-    def num_epochs(self) -> int:
-        if self.is_personal:
-            return self.params.personal_epochs
-        return super().num_epochs()
-
-    @override
+    @cached_property
     def optimizer(self) -> Optimizer:
         """Adam of the extractor; from the client's own first round on, of branches.
 
@@ -190,10 +185,10 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
         return make_optimizer(self._branches().parameters(), own, trained)
 
     @override
-    def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:
-        kept = super()._state(optimizer)
+    def state(self) -> dict[str, Tensor]:
+        kept = super().state()
         if self.is_personal and not self.job.settings.persist_optimizer:
-            kept |= optimizer_tensors(optimizer)
+            kept |= optimizer_tensors(self.optimizer)
         return kept
 
     def _branches(self) -> nn.Module:
@@ -209,12 +204,17 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
         return chosen
 
     @override
-    def run_epochs(self, *arguments: Any, **named: Any) -> float:
+    def train(self, num_epochs: int | None = None) -> Parcel:
+        """Train the branches if the round is the client's own."""
+        return super().train(self.params.personal_epochs if self.is_personal else None)
+
+    @override
+    def epoch(self, number: int) -> Tensor:
         """Ask the extractor what it says before the first step without it."""
         if self.is_personal:
             self._knowledge()
             self._has_begun = True
-        return super().run_epochs(*arguments, **named)
+        return super().epoch(number)
 
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
@@ -238,13 +238,13 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
         return as_logits(said)
 
     @override
-    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
-        return Parcel() if self.is_personal else super().uplink(trained)
+    def trained(self) -> dict[str, Tensor]:
+        """Pay for noise only where something is sent: nothing of a round of its own."""
+        return {} if self.is_personal else super().trained()
 
     @override
-    def _privatised(self, trained: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Pay for noise only where something is sent."""
-        return trained if self.is_personal else super()._privatised(trained)
+    def update(self, trained: dict[str, Tensor]) -> Parcel:
+        return Parcel() if self.is_personal else super().update(trained)
 
     @override
     def extra_state(self) -> dict[str, Tensor]:

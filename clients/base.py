@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from logging import WARNING
-from numbers import Integral
 from typing import Any, ClassVar, Generic
 
 import numpy as np
@@ -34,7 +32,6 @@ from fedgraph_flwr.core.errors import (
     PrivacyBudgetError,
     StorageError,
     WireError,
-    wrong_return,
 )
 from fedgraph_flwr.core.seeding import derive_seed
 from fedgraph_flwr.core.wire import (
@@ -59,13 +56,13 @@ from .graphs.batching import ClientData
 from .job import Job, ModelSpec, P, Round, Start, recall
 from .store import ClientStore
 from .training import (
+    epoch_positions,
     hash_tensors,
     make_optimizer,
     optimizer_tensors,
     places,
     read_shared,
     to_arrays,
-    train_epochs,
 )
 
 _ASKED = "asked-so-far"  # in the state
@@ -77,9 +74,9 @@ Metrics = dict[str, int | float]
 class GraphClient(ClassicClient, Generic[P]):
     """One client for the length of one message.
 
-    :meth:`train` and :meth:`assess` answer a message, and are the same for every
-    method. A task fills in the model, its loss and its scores; a paper overrides the
-    parts in which it differs.
+    :meth:`participate` is a round, in five verbs: load, measure, train, update, reply.
+    A task fills in the model, its loss and its scores. A paper overrides the verb in
+    which it differs, and calls the one of its base.
     """
 
     SENDS_UPDATES: ClassVar[bool] = True
@@ -91,16 +88,185 @@ class GraphClient(ClassicClient, Generic[P]):
 
     def __init__(self, job: Job[P]) -> None:
         self.job, self.params, self.data = job, job.params, job.data
-        start = self._start_of_model()
+        start = start_of(type(self), job.spec)
         self.model, self.shared_keys = start.model, list(start.shared)
         if job.device.type != "cpu":  # where it was built; to go over it takes time
             self.model.to(job.device)
         self.round = Round()  # of the message that is answered
+        self.is_undone = False  # training overflowed, and the model is as it was before
 
-    def _start_of_model(self) -> Start:
-        return start_of(type(self), self.job.spec)
+    # A round -----------------------------------------------------------------------
 
-    # What a task fills in --------------------------------------------------------
+    @override
+    def participate(self, parcel: Parcel, header: Header) -> Parcel:
+        """Evaluate the received model, train it, evaluate again, store, reply.
+
+        Parameters
+        ----------
+        parcel : Parcel
+            Shared tensors, or none if those stored are to be used; and whatever else
+            the method sends.
+        header : mapping
+            ``server-round``; ``keep-from``, the round of the oldest checkpoint.
+
+        Returns
+        -------
+        Parcel
+            What :meth:`update` makes; scores at both points, the training loss and
+            what privacy was spent.
+
+        Raises
+        ------
+        DataError, WireError
+            As :meth:`load`.
+        """
+        self.load(parcel, header)
+        received = self.measure("post_aggregation")
+        loss = self.train()
+        trained = self.measure("post_training")
+        return self.reply(received, loss, trained, self.update(self.trained()))
+
+    @override
+    def assess(self, parcel: Parcel, header: Header) -> Parcel:
+        """Evaluate the received model with the client's private tensors.
+
+        Parameters, ``Raises`` as :meth:`participate`.
+
+        Returns
+        -------
+        Parcel
+            Scores, and the hash of the whole model.
+        """
+        self.load(parcel, header)
+        measured = self._measure("post_aggregation")
+        about = Parcel(
+            facts={WEIGHTS_HASH: hash_tensors(self.tensors())}, metrics=self.spent()
+        )
+        return join(self._counts("test"), measured, about)
+
+    # Its verbs ---------------------------------------------------------------------
+
+    def load(self, parcel: Parcel, header: Header) -> None:
+        """Read a message, and set the model to its state at the start of the round.
+
+        Raises
+        ------
+        DataError
+            The client's state is gone, or cannot be used.
+        WireError
+            The number is no round, or comes before a round that the client has done;
+            or the arrays are not what the model shares.
+        """
+        number, known = self._number(header), int(parcel.facts.get(LAST_ROUND, 0))
+        after = self.goes_on_from(number, known)
+        if after >= number:
+            raise WireError(
+                f"client {self.job.client_id} is asked for round {number} after its"
+                f" round {after}; both ends must run the same version of fedgraph_flwr"
+            )
+        stored, fresh_start = recall(
+            self.job.store,
+            number,
+            after,
+            known=known,
+            may_restart=self.job.may_restart,
+        )
+        named = self.tensors()
+        shared = read_shared(
+            select(SHARED, parcel.arrays),
+            {n: named[n] for n in self.shared_keys},
+            client_id=self.job.client_id,
+        )
+        if stored is None and not shared:
+            self.without_state(number)
+        elif not shared and set(self.shared_keys) - set(stored or {}):
+            raise WireError(f"client {self.job.client_id} is sent no model")
+        self.round = Round(
+            number=number,
+            after=after,
+            keep_from=int(header.get(KEEP_FROM, 0)),
+            received=self._set(shared, stored or {}),
+            extras={n: a for n, a in parcel.arrays.items() if not n.startswith(SHARED)},
+            facts=parcel.facts,
+            stored=stored or {},
+            fresh_start=fresh_start,
+        )
+
+    def measure(self, point: str) -> Parcel:
+        """Evaluate the model as it is now, at a point of the round, if that is due.
+
+        A model that ``evaluate-every`` leaves out is not evaluated.
+        """
+        after = self.round.number - (point != "post_training")
+        is_due = self.job.settings.is_measured(after)
+        return self._measure(point) if is_due else self.sizes()
+
+    def train(self, num_epochs: int | None = None) -> Parcel:
+        """Train, if there is anything to do; return the loss of the last epoch.
+
+        ``num_epochs`` are ``local-epochs`` by default.
+        """
+        count = self.job.settings.local_epochs if num_epochs is None else num_epochs
+        if not count or not len(self.trained_on()):
+            return Parcel()
+        self.model.train()
+        with self.hiding_failure():
+            losses = [self.epoch(number) for number in range(count)]
+            return Parcel(metrics={TRAIN_LOSS: float(losses[-1])})
+        return Parcel()
+
+    def epoch(self, number: int) -> Tensor:  # noqa: ARG002
+        """Train on all batches once; return the mean loss per graph.
+
+        ``number`` counts the epochs of this round from 0. The mean is read once a
+        round, so that nothing waits for the device.
+        """
+        train, size = self.trained_on(), self.job.settings.batch_size
+        total = torch.zeros((), device=self.data.graphs.device)
+        for positions in epoch_positions(
+            train, size, self.order, min_batch=self.MIN_BATCH
+        ):
+            batch = self.data.graphs.batch(positions)
+            total += self.step(batch) * batch.num_graphs
+        return total / len(train)
+
+    def step(self, batch: Any) -> Tensor:
+        """Make a step of the optimiser; return the loss of the batch before it."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(batch, self.noise)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.detach()
+
+    def update(self, trained: dict[str, Tensor]) -> Parcel:
+        """Make what is sent after training: the trained shared tensors.
+
+        Parameters
+        ----------
+        trained : dict of str to tensor
+            In the order of ``shared_keys``; with noise, if the run protects updates.
+        """
+        return Parcel(arrays=with_prefix(SHARED, to_arrays(trained)))
+
+    def reply(self, *parts: Parcel) -> Parcel:
+        """Store what the next round goes on from, and join the parts of the reply.
+
+        Who must not or cannot send has not done the round: make the parts before.
+        """
+        if self.is_undone:
+            private = self._detached(self.private_keys())
+            kept = dict(self.round.stored) or private
+        else:
+            kept = self.state()
+        self.job.store.save(
+            self.round.number,
+            {**kept, **self.round.kept(), **self._asked()},
+            after=self.round.after,
+            keep_from=self.round.keep_from,
+        )
+        return join(self._counts("train"), *parts, Parcel(metrics=self.spent()))
+
+    # What a task fills in ----------------------------------------------------------
 
     @classmethod
     @abstractmethod
@@ -164,44 +330,22 @@ class GraphClient(ClassicClient, Generic[P]):
             what the server needs to evaluate itself.
         """
 
-    # Where papers differ ---------------------------------------------------------
-
-    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
-        """Make the reply after training: the trained shared tensors.
-
-        Parameters
-        ----------
-        trained : dict of str to tensor
-            In the order of ``shared_keys``; with noise, if the run protects updates.
-        """
-        return Parcel(arrays=with_prefix(SHARED, to_arrays(trained)))
+    # Where papers differ -----------------------------------------------------------
 
     def private_keys(self) -> list[str]:
         """Names of tensors that stay and persist: all that do not travel."""
         shared = set(self.shared_keys)
         return [n for n in self.tensors() if n not in shared]
 
+    @cached_property
     def optimizer(self) -> Optimizer:
-        """Make the optimiser of this round, of all parameters."""
+        """The optimiser of this round, of all parameters."""
         parameters = self.model.parameters()
         return make_optimizer(parameters, self.job.settings, self.round.stored)
-
-    def num_epochs(self) -> int:
-        """Local epochs in this round."""
-        return self.job.settings.local_epochs
 
     def trained_on(self) -> IntArray:
         """Positions of the graphs to train on, ascending: all training graphs."""
         return self.data.partition.train
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Do what must be done before local epoch ``epoch``, counted from 0."""
-
-    def end_step(self) -> None:
-        """Do what must be done after each step of the optimiser."""
-
-    def end_epoch(self, epoch: int) -> None:
-        """Do what must be done after local epoch ``epoch``."""
 
     def extra_state(self) -> dict[str, Tensor]:
         """Further tensors to keep; the next round finds them in ``stored``."""
@@ -210,8 +354,8 @@ class GraphClient(ClassicClient, Generic[P]):
     def goes_on_from(self, number: int, known: int) -> int:  # noqa: ARG002
         """Round whose state round ``number`` goes on from; 0 for none.
 
-        That is the last one that the server knows of, ``told``: a round whose reply it
-        does not have counts for neither side.
+        That is the last one that the server knows of: a round whose reply it does not
+        have counts for neither side.
         """
         return known
 
@@ -228,7 +372,7 @@ class GraphClient(ClassicClient, Generic[P]):
             " model to begin with; restore the folder, or start a new run"
         )
 
-    # What only some papers offer -------------------------------------------------
+    # What only some papers offer ---------------------------------------------------
 
     @classmethod
     def diffusion(cls, params: P) -> DiffusionSpec | None:  # noqa: ARG003
@@ -263,132 +407,20 @@ class GraphClient(ClassicClient, Generic[P]):
         """Make ``evaluation`` of a parcel from its ``arrays``, if it follows alone."""
         return {}
 
-    # Answering a message ---------------------------------------------------------
+    # What the verbs are made of ----------------------------------------------------
 
-    @override
-    def train(self, parcel: Parcel, header: Header) -> Parcel:
-        """Evaluate the received model, train it, evaluate again, store, reply.
-
-        A model that ``evaluate-every`` leaves out is not evaluated.
-
-        Parameters
-        ----------
-        parcel : Parcel
-            Shared tensors, or none if those stored are to be used; and whatever else
-            the method sends.
-        header : mapping
-            ``server-round``; ``keep-from``, the round of the oldest checkpoint.
-
-        Returns
-        -------
-        Parcel
-            What :meth:`uplink` makes; scores at both points, the training loss and
-            what privacy was spent.
-
-        Raises
-        ------
-        DataError, WireError
-            As :meth:`begin`.
-        """
-        self.round = self.begin(parcel, header)
-        optimizer = self.optimizer()
-        received, loss = self._measure_if_due("post_aggregation"), Parcel()
-        with self.hiding_failure():
-            loss = self._train(optimizer)
-        trained = self._measure_if_due("post_training")
-        before = None
-        if self.job.privacy.update_clip and self.SENDS_UPDATES and self._overflowed():
-            before = self._put_back()
-        # Before the state: who must not or cannot send has not done the round.
-        sent = self.uplink(self._privatised(self._detached(self.shared_keys)))
-        if not _can_travel(sent):
-            wanted = "a Parcel of NumPy arrays and plain numbers"
-            raise wrong_return(type(self), "uplink", wanted, sent)
-        kept = self._state(optimizer) if before is None else before
-        self.job.store.save(
-            self.round.number,
-            {**kept, **self.round.kept(), **self._asked()},
-            after=self.round.after,
-            keep_from=int(header.get(KEEP_FROM, 0)),
-        )
-        paid = Parcel(metrics=self.spent())
-        return join(self._counts("train"), received, loss, trained, sent, paid)
-
-    @override
-    def assess(self, parcel: Parcel, header: Header) -> Parcel:
-        """Evaluate the received model with the client's private tensors.
-
-        Parameters, ``Raises`` as :meth:`train`.
-
-        Returns
-        -------
-        Parcel
-            Scores, and the hash of the whole model.
-        """
-        self.round = self.begin(parcel, header)
-        measured = self._measure("post_aggregation")
-        about = Parcel(
-            facts={WEIGHTS_HASH: hash_tensors(self.tensors())}, metrics=self.spent()
-        )
-        return join(self._counts("test"), measured, about)
-
-    def _counts(self, split: str) -> Parcel:
-        count = len(self.data.partition.positions(split))
-        return Parcel(metrics={NUM_EXAMPLES: count, **self.round.restart_metrics()})
-
-    # Steps of a round ------------------------------------------------------------
-
-    def begin(self, parcel: Parcel, header: Header) -> Round:
-        """Read a message, and set the model to its state at the start of the round.
-
-        Raises
-        ------
-        DataError
-            The client's state is gone, or cannot be used.
-        WireError
-            The number is no round, or comes before a round that the client has done;
-            or the arrays are not what the model shares.
-        """
+    def _number(self, header: Header) -> int:
         number = int(header[SERVER_ROUND])
         if number < 1:
             raise WireError(
                 f"client {self.job.client_id} is asked for round {number}, rounds"
                 " count from 1; both ends must run the same version of fedgraph_flwr"
             )
-        known = int(parcel.facts.get(LAST_ROUND, 0))
-        after = self.goes_on_from(number, known)
-        if after >= number:
-            raise WireError(
-                f"client {self.job.client_id} is asked for round {number} after its"
-                f" round {after}; both ends must run the same version of fedgraph_flwr"
-            )
-        stored, fresh_start = recall(
-            self.job.store,
-            number,
-            after,
-            known=known,
-            may_restart=self.job.may_restart,
-        )
-        named = self.tensors()
-        shared = read_shared(
-            select(SHARED, parcel.arrays),
-            {n: named[n] for n in self.shared_keys},
-            client_id=self.job.client_id,
-        )
-        if stored is None and not shared:
-            self.without_state(number)
-        elif not shared and set(self.shared_keys) - set(stored or {}):
-            raise WireError(f"client {self.job.client_id} is sent no model")
-        stored = stored or {}
-        return Round(
-            number=number,
-            after=after,
-            received=self._set(shared, stored),
-            extras={n: a for n, a in parcel.arrays.items() if not n.startswith(SHARED)},
-            facts=parcel.facts,
-            stored=stored,
-            fresh_start=fresh_start,
-        )
+        return number
+
+    def _counts(self, split: str) -> Parcel:
+        count = len(self.data.partition.positions(split))
+        return Parcel(metrics={NUM_EXAMPLES: count, **self.round.restart_metrics()})
 
     @torch.no_grad()
     def _set(
@@ -408,92 +440,35 @@ class GraphClient(ClassicClient, Generic[P]):
                 named[name].copy_(stored[name])
         return received
 
-    def _train(self, optimizer: Optimizer) -> Parcel:
-        """Train, if there is anything to do; return the loss of the last epoch."""
-        num_epochs = self.num_epochs()
-        if not isinstance(num_epochs, Integral) or num_epochs < 0:
-            raise wrong_return(type(self), "num_epochs", "an int >= 0", num_epochs)
-        if not num_epochs or not len(self.trained_on()):
-            return Parcel()
-        order, noise = self.generators(self.job.device)
-        self.model.train()
-        loss = self.run_epochs(optimizer, num_epochs, order=order, noise=noise)
-        return Parcel(metrics={TRAIN_LOSS: loss})
+    @cached_property
+    def order(self) -> torch.Generator:
+        """Stream of this round that draws the order of batches, on the CPU."""
+        return self._stream("train", torch.device("cpu"))
 
-    def generators(
-        self, device: torch.device
-    ) -> tuple[torch.Generator, torch.Generator]:
-        """Streams of this round: of the order of batches (on the CPU), and of noise."""
-        stream = self.job.settings.seed, self.job.client_id, self.round.number
-        order = torch.Generator().manual_seed(derive_seed(*stream, "train"))
-        noise = torch.Generator(device).manual_seed(derive_seed(*stream, "dropout"))
-        return order, noise
+    @cached_property
+    def noise(self) -> torch.Generator:
+        """Stream of this round from which losses draw."""
+        return self._stream("dropout", self.job.device)
 
-    def run_epochs(
-        self,
-        optimizer: Optimizer,
-        num_epochs: int,
-        *,
-        order: torch.Generator,
-        noise: torch.Generator,
-    ) -> float:
-        """Train; return the mean loss of the last epoch.
-
-        ``order`` draws the batches (on the CPU), ``noise`` what a loss needs.
-        """
-
-        def loss_of(batch: Any) -> Tensor:
-            loss = self.loss(batch, noise)
-            if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
-                wanted = "one number, a tensor made of the model's tensors"
-                raise wrong_return(type(self), "loss", wanted, loss)
-            return loss
-
-        return train_epochs(
-            loss_of,
-            optimizer,
-            self.data,
-            num_epochs=num_epochs,
-            batch_size=self.job.settings.batch_size,
-            generator=order,
-            min_batch=self.MIN_BATCH,
-            train=self.trained_on(),
-            begin_epoch=self.begin_epoch,
-            end_step=self.end_step,
-            end_epoch=self.end_epoch,
-        )
-
-    def _measure_if_due(self, point: str) -> Parcel:
-        """Measure, if ``evaluate-every`` picks the model at a point, or it is last."""
-        after = self.round.number - (point != "post_training")
-        is_due = self.job.settings.is_measured(after)
-        return self._measure(point) if is_due else self.sizes()
+    def _stream(self, name: str, device: torch.device) -> torch.Generator:
+        of_round = self.job.settings.seed, self.job.client_id, self.round.number
+        return torch.Generator(device).manual_seed(derive_seed(*of_round, name))
 
     def _measure(self, point: str) -> Parcel:
         self.model.eval()
-        found = Parcel()
         with self.hiding_failure():
-            found = self.scores(point)
-            if not isinstance(found, Parcel):
-                raise wrong_return(type(self), "scores", "a Parcel", found)
-        return join(self.sizes(), found)
+            return join(self.sizes(), self.scores(point))
+        return self.sizes()
 
     def sizes(self) -> Parcel:
         """Metric of the number of training graphs."""
         return Parcel(metrics={count_key("train"): len(self.data.partition.train)})
 
-    def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """Tensors from which the next round goes on."""
-        extra = self.extra_state()
-        if not isinstance(extra, dict) or not all(
-            isinstance(t, Tensor) for t in extra.values()
-        ):
-            raise wrong_return(
-                type(self), "extra_state", "a dict of tensors by name", extra
-            )
-        tensors = self._detached(self.private_keys()) | extra
+        tensors = self._detached(self.private_keys()) | self.extra_state()
         if self.job.settings.persist_optimizer:
-            tensors |= optimizer_tensors(optimizer)
+            tensors |= optimizer_tensors(self.optimizer)
         return tensors
 
     def tensors(self) -> dict[str, Tensor]:
@@ -512,52 +487,30 @@ class GraphClient(ClassicClient, Generic[P]):
         named = self.tensors()
         return {n: named[n].detach() for n in names}
 
-    # Privacy of its updates ------------------------------------------------------
+    # Privacy of its updates --------------------------------------------------------
 
-    def _overflowed(self) -> bool:
-        """Whether the model, or its update, holds NaN or infinity."""
-        tensors = self.tensors()
-        steps = [tensors[n] - w for n, w in self.round.received.items()]
-        return not all(bool(t.isfinite().all()) for t in (*tensors.values(), *steps))
+    @property
+    def hides_labels(self) -> bool:
+        """Whether failures are hidden: at a site, if updates are noisy."""
+        return self.job.site.is_secret and self.job.privacy.update_clip > 0
 
     @torch.no_grad()
-    def _put_back(self) -> dict[str, Tensor]:
-        """Set the model to the start of the round, as if it had not been trained.
+    def trained(self) -> dict[str, Tensor]:
+        """Shared tensors as trained.
 
-        A server that chooses the model can let it overflow for some label. Its update
-        is then one of zeros, under noise and paid for, so that nobody sees whether it
-        did; and the next round begins with numbers. Return the state from before.
+        If the run protects updates, they are what was received and a clipped, noisy
+        update, which is charged to the account: to be called once in a round.
         """
-        log(
-            WARNING,
-            "client %d, round %d: training overflowed, so the noise alone of its update"
-            " is sent, and charged; lower learning-rate",
-            self.job.client_id,
-            self.round.number,
-        )
-        if self.round.stored:  # read anew, as the optimiser has changed its moments
-            stored = self.job.store.load(self.round.after) or {}
-            self.round = replace(self.round, stored=stored)
-        tensors = self.tensors()
-        before = dict(places(self._start_of_model().model))
-        for name in self.private_keys():
-            there, key = before[name]
-            tensors[name].copy_(self.round.stored.get(name, there[key]))
-        for name, weight in self.round.received.items():
-            tensors[name].copy_(weight)
-        private = {name: tensors[name].detach() for name in self.private_keys()}
-        return dict(self.round.stored) or private
-
-    def _privatised(self, trained: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Clip the update and add noise to it, if the run protects updates."""
-        privacy, site = self.job.privacy, self.job.site
-        if not privacy.update_clip or not self.SENDS_UPDATES:
-            return trained
+        if not (self.job.privacy.update_clip and self.SENDS_UPDATES):
+            return self._detached(self.shared_keys)
+        if self._overflowed():
+            self._undo()
+        named = self._detached(self.shared_keys)
         received = {n: w.cpu().numpy() for n, w in self.round.received.items()}
         stored = [t.cpu().numpy() for _, t in sorted(self.round.stored.items())]
         asked = [digest.numpy() for digest in self._asked().values()]
-        noisy = site.noisy_update(
-            [trained[n].cpu().numpy() - w for n, w in received.items()],
+        noisy = self.job.site.noisy_update(
+            [named[n].cpu().numpy() - w for n, w in received.items()],
             self.data.partition,
             server_round=self.round.number,
             inputs=[*received.values(), *stored, *asked],
@@ -567,6 +520,37 @@ class GraphClient(ClassicClient, Generic[P]):
             for (n, w), step in zip(received.items(), noisy, strict=True)
         }
 
+    def _overflowed(self) -> bool:
+        """Whether the model, or its update, holds NaN or infinity."""
+        tensors = self.tensors()
+        steps = [tensors[n] - w for n, w in self.round.received.items()]
+        return not all(bool(t.isfinite().all()) for t in (*tensors.values(), *steps))
+
+    def _undo(self) -> None:
+        """Set the model to the start of the round, as if it had not been trained.
+
+        A server that chooses the model can let it overflow for some label. Its update
+        is then one of zeros, under noise and paid for, so that nobody sees whether it
+        did; and the next round begins with numbers.
+        """
+        log(
+            WARNING,
+            "client %d, round %d: training overflowed, so the noise alone of its update"
+            " is sent, and charged; lower learning-rate",
+            self.job.client_id,
+            self.round.number,
+        )
+        tensors, before = self.tensors(), self._start_tensors()
+        for name in self.private_keys():
+            tensors[name].copy_(self.round.stored.get(name, before[name]))
+        for name, weight in self.round.received.items():
+            tensors[name].copy_(weight)
+        self.is_undone = True
+
+    def _start_tensors(self) -> dict[str, Tensor]:
+        start = dict(places(start_of(type(self), self.job.spec).model))
+        return {name: there[key] for name, (there, key) in start.items()}
+
     def _asked(self) -> dict[str, Tensor]:
         """Digest of all that led to this round beside the data, for noise and state.
 
@@ -574,7 +558,7 @@ class GraphClient(ClassicClient, Generic[P]):
         for one round from two states would see by equal noise that these are equal: no
         label has changed anything.
         """
-        if not (self.job.site.is_secret and self.job.privacy.update_clip):
+        if not self.hides_labels:
             return {}
         before = self.round.stored.get(_ASKED, torch.zeros(0, dtype=torch.uint8))
         digest = hashlib.sha256(before.numpy().tobytes())
@@ -598,7 +582,7 @@ class GraphClient(ClassicClient, Generic[P]):
         except (ConfigError, PrivacyBudgetError, StorageError, WireError):
             raise  # of the run, the budget or the disk
         except Exception as error:
-            if not (self.job.site.is_secret and self.job.privacy.update_clip):
+            if not self.hides_labels:
                 raise
             log(
                 WARNING,
@@ -617,25 +601,7 @@ class GraphClient(ClassicClient, Generic[P]):
         return self.job.site.spent(self.data.partition)
 
 
-def _can_travel(sent: object) -> bool:
-    """Whether what a client is about to send can be packed."""
-    if not isinstance(sent, Parcel):
-        return False
-    arrays = [*sent.arrays.values(), *sent.evaluation.values()]
-    numbers = sent.metrics.values()
-    return all(isinstance(a, np.ndarray | np.generic) for a in arrays) and all(
-        isinstance(n, int | float) for n in numbers
-    )
-
-
 def start_of(client: type[GraphClient[P]], spec: ModelSpec[P]) -> Start:
     """Make the model before round 1 of clients of this class."""
     model = client.build_model(spec)
-    if not isinstance(model, nn.Module):
-        raise wrong_return(client, "build_model", "a torch.nn.Module", model)
-    names = client.shared_names(model, spec.settings)
-    found = tuple(names) if isinstance(names, Iterable) else None
-    if found is None or set(found) - set(model.state_dict()):
-        wanted = "a list of names of the model's tensors"
-        raise wrong_return(client, "shared_names", wanted, names)
-    return Start(model, found)
+    return Start(model, tuple(client.shared_names(model, spec.settings)))

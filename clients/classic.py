@@ -27,7 +27,7 @@ Header = Mapping[str, Scalar]  # of a message: what holds for all of its parcels
 
 
 class ClassicClient(NumPyClient):
-    """Gives ``train`` and ``assess`` Flower's own signatures, ``fit`` and ``evaluate``.
+    """Flower's ``fit`` and ``evaluate``, by ``participate`` and ``assess``.
 
     Arrays without names are those of ``shared_keys``, in that order. ``config`` is the
     header, with ``server-round``. It may have ``last-round``, the last round that the
@@ -37,7 +37,7 @@ class ClassicClient(NumPyClient):
     shared_keys: list[str]
 
     @abstractmethod
-    def train(self, parcel: Parcel, header: Header) -> Parcel:
+    def participate(self, parcel: Parcel, header: Header) -> Parcel:
         """Answer a message to train."""
 
     @abstractmethod
@@ -48,12 +48,12 @@ class ClassicClient(NumPyClient):
     def fit(
         self, parameters: list[Array], config: dict[str, Any]
     ) -> tuple[list[Array], int, dict[str, Any]]:
-        """Answer as :meth:`train`, by arrays in the order of ``shared_keys``.
+        """Answer as :meth:`participate`, by arrays in the order of ``shared_keys``.
 
         An empty list keeps the stored tensors. What a method sends beside the shared
         tensors comes after them.
         """
-        reply = self.train(self._parcel(parameters, config), config)
+        reply = self.participate(self._parcel(parameters, config), config)
         return list(reply.arrays.values()), *_counted(reply)
 
     @override

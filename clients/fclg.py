@@ -90,12 +90,16 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
         return intra + params.inter_weight * inter
 
     @override
-    def begin_epoch(self, epoch: int) -> None:
-        """Freeze ``glob`` at the start of the round and ``prev`` of the epoch."""
+    def epoch(self, number: int) -> Tensor:
+        """Freeze ``glob`` once a round and ``prev`` once an epoch, then train."""
+        self._freeze_teachers(number)
+        return super().epoch(number)
+
+    def _freeze_teachers(self, number: int) -> None:
         inter = self.params.inter
         if inter == "none":
             return
-        if epoch == 0:
+        if number == 0:
             self.glob = self._freeze(self.model)
             self.prev = self.glob
             if inter == "previous-round":

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.methods.fedavg import FedProxParams, LocalParams
 
 from .mixins import Pulled, SelfTrain
@@ -36,11 +37,12 @@ class LimitedSelfTrain(SelfTrain[LocalParams]):
     """Mixin: self-train as long as a federated run or for ``local.epochs``."""
 
     @override
-    def num_epochs(self) -> int:
-        """Epochs left of ``local.epochs``, at most ``local-epochs``; 0: no limit."""
+    def train(self, num_epochs: int | None = None) -> Parcel:
+        """Train for what is left of ``local.epochs``, at most ``local-epochs``."""
+        return super().train(self._num_due() if self.params.epochs else None)
+
+    def _num_due(self) -> int:
         per_round = self.job.settings.local_epochs
-        if not self.params.epochs:
-            return per_round
         return min(per_round, self.params.epochs - self._num_done())
 
     def _num_done(self) -> int:
@@ -53,4 +55,4 @@ class LimitedSelfTrain(SelfTrain[LocalParams]):
         kept = super().extra_state()
         if not self.params.epochs:
             return kept
-        return {**kept, _EPOCHS: torch.tensor(self._num_done() + self.num_epochs())}
+        return {**kept, _EPOCHS: torch.tensor(self._num_done() + self._num_due())}

@@ -49,9 +49,9 @@ class FedGKDClient(Pulled[FedGKDParams], NodeClassifierClient[FedGKDParams]):
         return self.params.proximal_lambda
 
     @override
-    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+    def update(self, trained: dict[str, Tensor]) -> Parcel:
         """Send the trained tensors, and the task features."""
-        return join(super().uplink(trained), Parcel(arrays=self.features()))
+        return join(super().update(trained), Parcel(arrays=self.features()))
 
     def features(self) -> NamedArrays:
         """Task features M_i, if the server sent something to distil from."""

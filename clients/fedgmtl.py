@@ -51,13 +51,6 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
         self._inverse = torch.empty(0)  # follow from Omega
 
     @override
-    def begin_epoch(self, epoch: int) -> None:
-        """Prepare the penalty of the received Omega."""
-        if epoch == 0:
-            # Means of noisy updates need not be positive.
-            self._relate(normalise(self._omega.detach().cpu()))
-
-    @override
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Masked loss, plus the penalty on the client's own rows."""
         loss, params = super().loss(batch, generator), self.params
@@ -69,21 +62,28 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
         return loss + params.task_reg * penalty.to(loss.dtype)
 
     @override
-    def end_step(self) -> None:
+    def step(self, batch: Batch) -> Tensor:
         """Renew Omega after every step, if so set."""
+        loss = super().step(batch)
         if self.params.omega_every == "step":
             self._relate(closed_form(self.model.head.weight))
+        return loss
 
     @override
-    def end_epoch(self, epoch: int) -> None:
-        """Omega becomes the closed form of the heads."""
+    def epoch(self, number: int) -> Tensor:
+        """Train with the received Omega, or with the closed form of the heads."""
+        if number == 0:
+            # Means of noisy updates need not be positive.
+            self._relate(normalise(self._omega.detach().cpu()))
+        loss = super().epoch(number)
         if self.params.omega_every == "epoch":
             self._relate(closed_form(self.model.head.weight))
+        return loss
 
     @override
-    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+    def update(self, trained: dict[str, Tensor]) -> Parcel:
         """Send the trained tensors, and hand over Omega as sent, for figures."""
-        sent = super().uplink(trained)
+        sent = super().update(trained)
         return join(sent, Parcel(evaluation=self.derived(sent.arrays)))
 
     @override

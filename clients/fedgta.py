@@ -65,9 +65,9 @@ class FedGTAClient(NodeClassifierClient[FedGTAParams]):
     """Sends its trained model, moments of its labels, and how far it is to count."""
 
     @override
-    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+    def update(self, trained: dict[str, Tensor]) -> Parcel:
         beside = {MOMENTS: self._moments(), CONFIDENCE: self._confidence()}
-        return join(super().uplink(trained), Parcel(arrays=to_arrays(beside)))
+        return join(super().update(trained), Parcel(arrays=to_arrays(beside)))
 
     def _moments(self) -> Tensor:
         soft, kind = self.soft_labels(1.0), self.params.moments

@@ -75,10 +75,10 @@ class FedPubClient(NodeClassifierClient[FedPubParams]):
         return [n for n in shared if not n.startswith(_MASKS)]
 
     @override
-    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+    def update(self, trained: dict[str, Tensor]) -> Parcel:
         """Send the trained tensors, and an embedding by which clients are compared."""
         embedding = Parcel(arrays={EMBEDDING: self.embedding()})
-        return join(super().uplink(trained), embedding)
+        return join(super().update(trained), embedding)
 
     @torch.no_grad()
     def embedding(self) -> NDArray[np.float32]:

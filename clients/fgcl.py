@@ -138,15 +138,19 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
     # Training -----------------------------------------------------------------------
 
     @override
-    def begin_epoch(self, epoch: int) -> None:
-        """Draw or recall this epoch's views; in the first epoch recall the store."""
-        if not self.is_noisy:
-            return
+    def epoch(self, number: int) -> Tensor:
+        """Train on views of this epoch."""
+        if self.is_noisy:
+            self.look(number)
+        return super().epoch(number)
+
+    def look(self, number: int) -> None:
+        """Draw or recall an epoch's views; in the first epoch recall the store."""
         before = self.triangles
-        self.triangles = self.train_views.views(self.round.number, epoch)
+        self.triangles = self.train_views.views(self.round.number, number)
         if self.triangles is not before:
             self.view = self._ready("train", self.triangles, keep=self.draws_once)
-        if epoch == 0 and self.contrasts:
+        if number == 0 and self.contrasts:
             seed, client = self.job.settings.seed, self.job.client_id
             self.draws = numpy_rng(seed, client, self.round.number, "negatives")
             stored, size = self.round.stored, self.params.store_size

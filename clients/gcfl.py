@@ -21,10 +21,10 @@ class SendsUpdate(GraphClient[GCFLParams]):
     """Mixin: sends Delta = theta_trained - theta_received of the shared tensors."""
 
     @override
-    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
-        """Send the update, and the gradient's norm if GCFL+ compares those."""
-        update = {n: t - self.round.received[n] for n, t in trained.items()}
-        arrays = with_prefix(DELTA, to_arrays(update))
+    def update(self, trained: dict[str, Tensor]) -> Parcel:
+        """Send Delta, and the gradient's norm if GCFL+ compares those."""
+        delta = {n: t - self.round.received[n] for n, t in trained.items()}
+        arrays = with_prefix(DELTA, to_arrays(delta))
         return Parcel(arrays=arrays, metrics=self._gradient_norm())
 
     def _gradient_norm(self) -> Metrics:

@@ -56,10 +56,11 @@ class InfoMaxClient(ModelContrast[M], EmbeddingClient[M]):
         return loss
 
     @override
-    def begin_epoch(self, epoch: int) -> None:
+    def epoch(self, number: int) -> Tensor:
         """For MOON's term: embed all graphs by the two frozen models, once a round."""
-        if epoch == 0 and self.params.moon_mu:
+        if number == 0 and self.params.moon_mu:
             self.freeze()
+        return super().epoch(number)
 
     @override
     def extra_state(self) -> dict[str, Tensor]:

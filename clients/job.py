@@ -167,6 +167,8 @@ class Round:
         Counted from 1.
     after : int
         The round whose state it goes on from; 0 for none.
+    keep_from : int
+        The round of the oldest checkpoint.
     received : dict of str to tensor
         Shared tensors as they came; empty if none did.
     extras : dict of str to array
@@ -181,6 +183,7 @@ class Round:
 
     number: int = 0
     after: int = 0
+    keep_from: int = 0
     received: Mapping[str, Tensor] = field(default_factory=dict)
     extras: NamedArrays = field(default_factory=dict)
     facts: Mapping[str, Scalar] = field(default_factory=dict)

@@ -26,7 +26,7 @@ class SelfTrain(GraphClient[P]):
     SENDS_UPDATES = False
 
     @override
-    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+    def update(self, trained: dict[str, Tensor]) -> Parcel:
         return Parcel()
 
     @override

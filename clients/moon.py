@@ -31,10 +31,11 @@ class MoonClient(ModelContrast[MoonParams], GraphClassifierClient[MoonParams]):
         return model.represent(batch, None)
 
     @override
-    def begin_epoch(self, epoch: int) -> None:
-        """Represent all graphs by the two frozen models, once per round."""
-        if epoch == 0:
+    def epoch(self, number: int) -> Tensor:
+        """Represent all graphs by the two frozen models, once per round; train."""
+        if number == 0:
             self.freeze()
+        return super().epoch(number)
 
     @override
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:

@@ -159,7 +159,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
             )
 
     @override
-    def begin(self, parcel: Parcel, header: Header) -> PeerRound:
+    def load(self, parcel: Parcel, header: Header) -> None:
         """Read a message, mix the models that neighbours wrote, and learn from them.
 
         Raises
@@ -172,7 +172,8 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
                 f"client {self.job.client_id} got a model from the server: refused, as"
                 " it takes models from its neighbours alone; do not trust that server"
             )
-        begun, store = super().begin(parcel, header), self.job.store
+        super().load(parcel, header)
+        begun, store = self.round, self.job.store
         mailbox = Mailbox(
             store.experiment,
             self.job.client_id,
@@ -197,7 +198,9 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         around.learn(letters)
         around.forget(silent)
         done.forget_before(min(store.rounds(), default=0))
-        return PeerRound(**vars(begun), mailbox=mailbox, around=around, silent=silent)
+        self.round = PeerRound(
+            **vars(begun), mailbox=mailbox, around=around, silent=silent
+        )
 
     def _check(self, own: NamedArrays, sender: int, contents: Letter) -> None:
         """Raise WireError if a neighbour's letter does not fit this client's model."""
@@ -251,9 +254,13 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         return self.round.number > 1
 
     @override
-    def begin_epoch(self, epoch: int) -> None:
-        """Invert Omega as it is now."""
+    def epoch(self, number: int) -> Tensor:
+        """Invert Omega as it is now, train, renew it."""
         self._invert()
+        loss = super().epoch(number)
+        if self.params.omega_every == "epoch" and self._regularises:
+            self._renew()
+        return loss
 
     def _invert(self) -> None:
         omega = self.round.around.covariance().omega
@@ -272,17 +279,13 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         return loss + weight * trace_penalty(phi.double(), self.inverse).to(loss.dtype)
 
     @override
-    def end_step(self) -> None:
+    def step(self, batch: Batch) -> Tensor:
         """Renew Omega after every step, if the run asks for it."""
+        loss = super().step(batch)
         if self.params.omega_every == "step" and self._regularises:
             self._renew()
             self._invert()
-
-    @override
-    def end_epoch(self, epoch: int) -> None:
-        """Renew Omega after every epoch."""
-        if self.params.omega_every == "epoch" and self._regularises:
-            self._renew()
+        return loss
 
     def _renew(self) -> None:
         eta = self.params.omega_eta
@@ -291,7 +294,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
     # Sending ------------------------------------------------------------------------
 
     @override
-    def uplink(self, trained: dict[str, Tensor]) -> Parcel:
+    def update(self, trained: dict[str, Tensor]) -> Parcel:
         """Send letters for the neighbours, if this round mixes; no model."""
         kept = Parcel(evaluation=self._hand_over_omega())
         return join(kept, Parcel(arrays=self._letters()), self._complaints())

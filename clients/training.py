@@ -1,4 +1,4 @@
-"""The local epoch, the optimiser and its state, and a model's tensors by name."""
+"""Batches of an epoch, the optimiser and its state, a model's tensors by name."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from fedgraph_flwr.core.data import IntArray
 from fedgraph_flwr.core.errors import WireError
 from fedgraph_flwr.core.wire import NamedArrays
 
-from .graphs.batching import Batch, ClientData
-
-Loss = Callable[[Batch], Tensor]
+from .graphs.batching import ClientData
 
 
 def epoch_positions(
@@ -36,44 +34,6 @@ def epoch_positions(
         begins.pop()
     for begin, end in itertools.pairwise([*begins, len(order)]):
         yield train[order[begin:end]]
-
-
-def train_epochs(
-    loss_of: Loss,
-    optimizer: Optimizer,
-    data: ClientData,
-    *,
-    num_epochs: int,
-    batch_size: int,
-    generator: torch.Generator,
-    min_batch: int = 1,
-    train: IntArray | None = None,
-    begin_epoch: Callable[[int], None] = lambda _epoch: None,
-    end_step: Callable[[], None] = lambda: None,
-    end_epoch: Callable[[int], None] = lambda _epoch: None,
-) -> float:
-    """Train for ``num_epochs`` and return the mean loss per graph of the last one.
-
-    The loss is read once per epoch, so the loop never waits for the device.
-    """
-    train = data.partition.train if train is None else train
-    mean = torch.zeros(())
-    for epoch in range(num_epochs):
-        begin_epoch(epoch)
-        total = torch.zeros((), device=data.graphs.device)
-        for positions in epoch_positions(
-            train, batch_size, generator, min_batch=min_batch
-        ):
-            batch = data.graphs.batch(positions)
-            optimizer.zero_grad(set_to_none=True)
-            loss = loss_of(batch)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            end_step()
-            total += loss.detach() * batch.num_graphs
-        end_epoch(epoch)
-        mean = total / len(train)
-    return float(mean)
 
 
 @torch.no_grad()
@@ -159,7 +119,7 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
     sizes, device = [p.numel() for p in parameters], parameters[0].device
     steps = tensors["adam/step"].clone().to(device).unbind()
     parts = {
-        w: torch.split(tensors[f"adam/{w}"].to(device), sizes)
+        w: torch.split(tensors[f"adam/{w}"].clone().to(device), sizes)
         for w in _MOMENTS
         if f"adam/{w}" in tensors
     }

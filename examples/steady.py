@@ -20,11 +20,11 @@ class Steady(FedAvg):
 class Measures(GraphClient):
     """Sends a running mean of it, which ``extra_state`` keeps."""
 
-    def uplink(self, trained):
+    def update(self, trained):
         steps = (trained[n] - then for n, then in self.round.received.items())
         moved = sum((step**2).sum() for step in steps).sqrt().reshape(1)
         self.far = (moved + self.round.stored.get("far", moved)) / 2
-        sent = super().uplink(trained).arrays | {"far": self.far.numpy(force=True)}
+        sent = super().update(trained).arrays | {"far": self.far.numpy(force=True)}
         return Parcel(arrays=sent)
 
     def extra_state(self):

@@ -116,14 +116,14 @@ def killed_at_checkpoint(
 @contextmanager
 def failing_client(client: int = 1, server_round: int = 2) -> Iterator[None]:
     """Let a client raise when it trains in a round."""
-    train = GraphClient.train
+    participate = GraphClient.participate
 
     def fail(self: GraphClient[Any], parcel: Any, header: Any) -> Any:
         if (self.job.client_id, header[SERVER_ROUND]) == (client, server_round):
             raise ValueError("disk full")
-        return train(self, parcel, header)
+        return participate(self, parcel, header)
 
-    with mock.patch.object(GraphClient, "train", fail):
+    with mock.patch.object(GraphClient, "participate", fail):
         yield
 
 

@@ -193,7 +193,7 @@ def play(game: Game, world: int, trial: str, root: Path) -> Sight:
     data = resolved.method.client.DATA.collate(partition, CPU)
     client: Any = resolved.method.client(resolved.job(data, store, site, CPU))
     if getattr(client, "is_noisy", False):  # it draws views itself
-        begin, drawn = client.begin_epoch, list[object]()
+        begin, drawn = client.look, list[object]()
 
         def watched(epoch: int) -> None:
             begin(epoch)
@@ -204,7 +204,7 @@ def play(game: Game, world: int, trial: str, root: Path) -> Sight:
                 ):
                     add(view.values, e)
 
-        client.begin_epoch = watched
+        client.look = watched
     sent, _, metrics = client.fit(list(game.start), {SERVER_ROUND: 1})
     shutil.rmtree(store.folder.parent)
     moved = [(a - b).ravel() for a, b in zip(sent, game.start, strict=True)]

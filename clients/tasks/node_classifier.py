@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from typing_extensions import override
 
 from fedgraph_flwr.core.wire import RAREST, Parcel
@@ -65,26 +64,9 @@ class NodeClassifierClient(GraphClient[P]):
         return nn.functional.cross_entropy(logits, batch.y[batch.train])
 
     @override
-    def run_epochs(
-        self,
-        optimizer: Optimizer,
-        num_epochs: int,
-        *,
-        order: torch.Generator,
-        noise: torch.Generator,
-    ) -> float:
-        """Train; ``order`` draws nothing, as there is one batch."""
-        last = torch.zeros(())
-        for epoch in range(num_epochs):
-            self.begin_epoch(epoch)
-            optimizer.zero_grad(set_to_none=True)
-            loss = self.loss(self.graph, noise)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            self.end_step()
-            last = loss.detach()
-            self.end_epoch(epoch)
-        return float(last)
+    def epoch(self, number: int) -> Tensor:
+        """Make one step on the whole graph."""
+        return self.step(self.graph)
 
     @override
     @torch.no_grad()

@@ -342,7 +342,7 @@ def train_one(client: GraphClient[Any], parcel: Parcel, header: Header) -> Parce
             " the run config holds it out; both ends must run the same version of"
             " fedgraph_flwr"
         )
-    return client.train(parcel, header)
+    return client.participate(parcel, header)
 
 
 def open_one(client: GraphClient[Any], _: Parcel, __: Header) -> Parcel:
