@@ -92,10 +92,11 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
     @override
     def epoch(self, number: int) -> Tensor:
         """Freeze ``glob`` once a round and ``prev`` once an epoch, then train."""
-        self._freeze_teachers(number)
+        self.freeze(number)
         return super().epoch(number)
 
-    def _freeze_teachers(self, number: int) -> None:
+    def freeze(self, number: int) -> None:
+        """Make the teachers of an epoch of this round."""
         inter = self.params.inter
         if inter == "none":
             return

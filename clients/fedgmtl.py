@@ -73,8 +73,7 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
     def epoch(self, number: int) -> Tensor:
         """Train with the received Omega, or with the closed form of the heads."""
         if number == 0:
-            # Means of noisy updates need not be positive.
-            self._relate(normalise(self._omega.detach().cpu()))
+            self.relate()
         loss = super().epoch(number)
         if self.params.omega_every == "epoch":
             self._relate(closed_form(self.model.head.weight))
@@ -92,6 +91,11 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
         """Omega of the tensors that are sent, made a covariance."""
         omega = normalise(torch.from_numpy(np.array(arrays[SHARED + OMEGA])))
         return covariance_record(TaskCovariance(tuple(range(len(omega))), omega))
+
+    def relate(self) -> None:
+        """Prepare the penalty of the Omega that was received."""
+        # Means of noisy updates need not be positive.
+        self._relate(normalise(self._omega.detach().cpu()))
 
     def _relate(self, omega: Tensor) -> None:
         """Set Omega and what follows from it."""

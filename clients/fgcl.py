@@ -140,12 +140,13 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
     @override
     def epoch(self, number: int) -> Tensor:
         """Train on views of this epoch."""
-        if self.is_noisy:
-            self.look(number)
+        self.look(number)
         return super().epoch(number)
 
     def look(self, number: int) -> None:
         """Draw or recall an epoch's views; in the first epoch recall the store."""
+        if not self.is_noisy:
+            return
         before = self.triangles
         self.triangles = self.train_views.views(self.round.number, number)
         if self.triangles is not before:

@@ -256,13 +256,14 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
     @override
     def epoch(self, number: int) -> Tensor:
         """Invert Omega as it is now, train, renew it."""
-        self._invert()
+        self.invert()
         loss = super().epoch(number)
         if self.params.omega_every == "epoch" and self._regularises:
             self._renew()
         return loss
 
-    def _invert(self) -> None:
+    def invert(self) -> None:
+        """Prepare the penalty of this epoch: Omega^-1, and all heads."""
         omega = self.round.around.covariance().omega
         self.inverse = precision(omega).to(self.job.device)
         self.heads = self.round.around.stack(self.model.head.weight.detach())
@@ -284,7 +285,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         loss = super().step(batch)
         if self.params.omega_every == "step" and self._regularises:
             self._renew()
-            self._invert()
+            self.invert()
         return loss
 
     def _renew(self) -> None:

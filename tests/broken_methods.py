@@ -54,10 +54,10 @@ class Peeks(NodeClassifierClient):
 class Remembers(GraphClassifierClient):
     """Keeps its model on ``self``, which the next message does not have."""
 
-    def num_epochs(self):
+    def train(self):
         if self.round.number == 1:
             self.before = self.tensors()
-        return len(self.before) and super().num_epochs()
+        return super().train(num_epochs=len(self.before) and None)
 
 
 class Overflows(GraphClassifierClient):
@@ -71,7 +71,7 @@ class Overflows(GraphClassifierClient):
 class Leaks(GraphClassifierClient):
     """Sends the trained tensors without the noise that was put on them."""
 
-    def uplink(self, trained):
+    def update(self, trained):
         bare = {name: self.tensors()[name].detach() for name in trained}
         return Parcel(arrays=with_prefix(SHARED, to_arrays(bare)))
 
@@ -79,10 +79,10 @@ class Leaks(GraphClassifierClient):
 class Tells(GraphClassifierClient):
     """Sends how many training graphs are of class 0 as a fact."""
 
-    def uplink(self, trained):
+    def update(self, trained):
         y = self.data.partition.graphs.y[self.data.partition.train]
         told = Parcel(facts={"zeros": int((y == 0).sum())})
-        sent = super().uplink(trained)
+        sent = super().update(trained)
         return Parcel(arrays=sent.arrays, facts=told.facts)
 
 

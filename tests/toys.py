@@ -209,7 +209,7 @@ def parcel(client, arrays=None, *, extras=None, facts=None) -> Parcel:
 def begun(client, server_round: int = 1, *mail, **more):
     """The client as before the first epoch of a round; ``mail`` as of ``parcel``."""
     message = parcel(client, *mail, **more)
-    client.round = client.begin(message, {"server-round": server_round})
+    client.load(message, {"server-round": server_round})
     return client
 
 
@@ -308,7 +308,7 @@ def fail_when(
     monkeypatch,
     when: Callable[[int, int], bool],
     *,
-    step: str = "train",
+    step: str = "participate",
     why: str = "disk full",
 ) -> None:
     """Let clients raise at a step if ``when(client, round)`` holds."""
@@ -325,14 +325,14 @@ def fail_when(
 def sent_models(monkeypatch) -> dict[int, dict[str, np.ndarray]]:
     """Shared tensors by client, as each sends them next; filled while a run goes on."""
     sent: dict[int, dict[str, np.ndarray]] = {}
-    uplink = GraphClient.uplink
+    update = GraphClient.update
 
     def spy(self, trained):
-        reply = uplink(self, trained)
+        reply = update(self, trained)
         sent[self.job.client_id] = select(SHARED, reply.arrays)
         return reply
 
-    monkeypatch.setattr(GraphClient, "uplink", spy)
+    monkeypatch.setattr(GraphClient, "update", spy)
     return sent
 
 

@@ -27,5 +27,5 @@ def start():
 def fitted(client, **changes):
     """Train on a message with ``start``, of which entries may be changed."""
     mail = toys.parcel(client, extras={**start(), **changes})
-    client.train(mail, ROUND)
+    client.participate(mail, ROUND)
     return client

@@ -183,7 +183,7 @@ def test_a_run_that_rewires_or_shuffles_what_gets_noise_is_refused(kind):
 def test_what_is_collated_for_a_private_client_has_no_edges(run, monkeypatch, method):
     """This holds for methods that draw views; the others are given noisy graphs."""
     given = []
-    train = GraphClient.train
+    train = GraphClient.participate
 
     def spy(self, parcel, header):
         given.append(self.job.data.graphs.edge_index.numel())
@@ -194,7 +194,7 @@ def test_what_is_collated_for_a_private_client_has_no_edges(run, monkeypatch, me
     assert not data.graphs.edge_index.numel()
     assert not any(b.edge_index.numel() for b in data.evaluation)
     assert data.partition.graphs.edge_index.size  # for the draw
-    monkeypatch.setattr(GraphClient, "train", spy)
+    monkeypatch.setattr(GraphClient, "participate", spy)
     run(method, **settings)
     assert len(given) == 3 * NOISY["num-server-rounds"]
     assert all(bool(edges) == (method == "fedavg") for edges in given)

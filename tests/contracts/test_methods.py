@@ -83,9 +83,9 @@ def test_dropout_is_of_training_alone(tmp_path, method):
         mail = toys.parcel(client)
         if method == "spreadgnn":  # its model comes from no server
             mail = Parcel(facts={"neighbours": "{}"})
-        client.round = client.begin(mail, {"server-round": 1})
+        client.load(mail, {"server-round": 1})
         scores.append(client.scores("post_aggregation").metrics)
-        losses.append(again.train(mail, {"server-round": 1}).metrics[TRAIN_LOSS])
+        losses.append(again.participate(mail, {"server-round": 1}).metrics[TRAIN_LOSS])
     assert scores[0] == scores[1]
     assert any("loss" in name for name in scores[0])
     assert losses[0] != losses[1]

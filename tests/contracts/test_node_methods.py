@@ -109,7 +109,7 @@ def test_the_table_names_the_headline_and_over_whom_a_round_was_chosen(
     assert "chosen over" not in whole
     assert "mean over" not in whole
 
-    for step in ("train", "assess"):
+    for step in ("participate", "assess"):
         toys.fail_when(monkeypatch, lambda client, t: client == 2 <= t, step=step)
     rest = on_nodes("fedavg", **{"min-fit-replies": 0.5})
     assert rest.summary["best_val"]["num_clients_chosen_by"] == 2

@@ -57,13 +57,13 @@ def test_a_model_of_ones_own_is_right_where_it_is_right(run, monkeypatch):
         logits[:, own] = 1
         return logits
 
-    def mark(self, _):
+    def mark(self):
         with toys.torch.no_grad():
             self.tensors()["convs.0.weight"].fill_(self.job.client_id)
         return toys.Parcel()
 
     monkeypatch.setattr(NodeClassifierClient, "logits", say)
-    monkeypatch.setattr(GraphClient, "_train", mark)
+    monkeypatch.setattr(GraphClient, "train", mark)
     finished = run("local node-classification", **ALL)
     every = np.concatenate(list(labels.values()))
     assert len(labels) == 3

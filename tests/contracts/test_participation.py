@@ -31,13 +31,13 @@ HALF = {
 def trained(monkeypatch):
     """Clients that were asked to train, by round."""
     called: dict[int, list[int]] = {}
-    train = GraphClient.train
+    train = GraphClient.participate
 
     def spy(self, parcel, header):
         called.setdefault(header["server-round"], []).append(self.job.client_id)
         return train(self, parcel, header)
 
-    monkeypatch.setattr(GraphClient, "train", spy)
+    monkeypatch.setattr(GraphClient, "participate", spy)
     return called
 
 

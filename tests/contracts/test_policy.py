@@ -179,14 +179,15 @@ def test_the_gate_holds_where_nothing_was_checked_before(
 
 def without_noise(monkeypatch):
     """Let methods draw and pay for noise, and send their update without it."""
-    privatised = GraphClient._privatised
+    trained = GraphClient.trained
 
-    def around(self, trained):
-        before = {n: t.clone() for n, t in trained.items()}
-        privatised(self, trained)
+    def around(self):
+        named = self.tensors()
+        before = {n: named[n].detach().clone() for n in self.shared_keys}
+        trained(self)
         return before
 
-    monkeypatch.setattr(GraphClient, "_privatised", around)
+    monkeypatch.setattr(GraphClient, "trained", around)
 
 
 @pytest.mark.usefixtures("own_data")
@@ -328,13 +329,13 @@ LEAKS = [f for name, f in sorted(globals().items()) if name.startswith("leak_")]
 def test_a_reply_that_holds_more_stays_and_its_neighbour_goes_on(
     run, tmp_path, monkeypatch, left, leak
 ):
-    train = GraphClient.train
+    train = GraphClient.participate
 
     def leaking(self, parcel, header):
         reply = train(self, parcel, header)
         return leak(reply, self) if self.job.client_id == 1 else reply
 
-    monkeypatch.setattr(GraphClient, "train", leaking)
+    monkeypatch.setattr(GraphClient, "participate", leaking)
     nodes = sites(tmp_path, **STRICT)
     finished = run("fedavg", node_configs=nodes, **CLIPPED, **{"min-fit-replies": 0.5})
     failures = finished.summary["failures"]

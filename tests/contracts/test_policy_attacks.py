@@ -90,7 +90,7 @@ def test_a_failure_carries_no_number_but_privacy_and_time(
     def failing(self, parcel, _):
         return Parcel(error="ValueError: x", metrics={**SCORES, **counts})
 
-    monkeypatch.setattr(GraphClient, "train", failing)
+    monkeypatch.setattr(GraphClient, "participate", failing)
     left = []
     deliver = InlineGrid.deliver
 

@@ -290,7 +290,7 @@ def test_a_folder_that_was_moved_while_the_run_wrote_to_it_is_named(
         return False
 
     with monkeypatch.context() as patch:
-        toys.fail_when(patch, move, step="begin")
+        toys.fail_when(patch, move, step="load")
         with pytest.raises(StorageError, match=r"was moved or deleted.*put it back"):
             run("fedavg", **ROUNDS, **places(tmp_path))
     assert not [*(tmp_path / "results").iterdir()]

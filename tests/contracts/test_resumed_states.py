@@ -34,7 +34,7 @@ from simulations.inline import InlineGrid
 def fail_in(monkeypatch, server_round: int, *, client: int = 1) -> None:
     """Let a client raise in a round before it has stored anything."""
     here = (client, server_round)
-    toys.fail_when(monkeypatch, lambda *at: at == here, step="begin")
+    toys.fail_when(monkeypatch, lambda *at: at == here, step="load")
 
 
 SELDOM = {"num-server-rounds": 7, "checkpoint-every": 2, "min-fit-replies": 0.5}

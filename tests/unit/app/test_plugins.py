@@ -238,8 +238,8 @@ def test_parts_of_a_plug_in_that_do_not_go_together_are_told_so(
         class S(FedAvg):
             {strategy.replace(chr(10), chr(10) + " " * 8) or "pass"}
         class C(GraphClient):
-            def uplink(self, trained):
-                sent = super().uplink(trained).arrays
+            def update(self, trained):
+                sent = super().update(trained).arrays
                 return Parcel(arrays=sent | {{"n": np.ones(1)}})
         METHOD = Method(strategy=S, clients=on_every_task(C))
         """

@@ -391,7 +391,7 @@ def test_what_a_client_drew_before_it_failed_is_counted(run, monkeypatch):
 
         return act
 
-    for name in ("train", "assess"):
+    for name in ("participate", "assess"):
         monkeypatch.setattr(FGCLClient, name, broken(getattr(FGCLClient, name)))
     noisy = {"min-fit-replies": 0.5, "privacy.noise-mode": "per_round"}
     finished = run("fgcl", **noisy, **{"num-server-rounds": 3})

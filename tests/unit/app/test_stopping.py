@@ -23,14 +23,14 @@ def in_round_two(monkeypatch):
     """``in_round_two(action)``: client 0 does this before it trains in round 2."""
 
     def install(action):
-        train = GraphClient.train
+        train = GraphClient.participate
 
         def patched(self, parcel, header):
             if (self.job.client_id, header["server-round"]) == (0, 2):
                 action()
             return train(self, parcel, header)
 
-        monkeypatch.setattr(GraphClient, "train", patched)
+        monkeypatch.setattr(GraphClient, "participate", patched)
 
     return install
 

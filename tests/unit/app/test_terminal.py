@@ -123,7 +123,7 @@ def test_a_full_disk_of_all_clients_is_named_once(run, monkeypatch, logged):
     def full(self, parcel, header):
         raise StorageError(f"cannot write {self.job.store.folder}/x: no space left")
 
-    monkeypatch.setattr(GraphClient, "train", full)
+    monkeypatch.setattr(GraphClient, "participate", full)
     with pytest.raises(RunFailedError) as error:
         run("fedavg")
     assert str(error.value).count("no space left") == 1
@@ -152,7 +152,7 @@ def test_a_summary_that_cannot_be_written_does_not_hide_the_first_error(
         raise ValueError("the first error")
 
     monkeypatch.setattr(RunFolder, "finish", fail)
-    monkeypatch.setattr(GraphClient, "train", broken)
+    monkeypatch.setattr(GraphClient, "participate", broken)
     with pytest.raises(RunFailedError, match="the first error"):
         run("fedavg")
     assert any("no summary of the failed run in /" in m for m in logged.messages)

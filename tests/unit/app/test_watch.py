@@ -112,14 +112,14 @@ def test_a_client_that_fails_and_a_message_that_is_refused(run, tmp_path, monkey
 
 
 def fail(monkeypatch, *, client):
-    train = GraphClient.train
+    train = GraphClient.participate
 
     def spoiled(self, parcel, header):
         if self.job.client_id == client:
             raise DataError("the disk is gone")
         return train(self, parcel, header)
 
-    monkeypatch.setattr(GraphClient, "train", spoiled)
+    monkeypatch.setattr(GraphClient, "participate", spoiled)
 
 
 def test_nothing_is_answered_that_cannot_be_written_down(run, tmp_path, monkeypatch):

@@ -230,7 +230,7 @@ def test_a_result_is_chosen_among_the_clients_own_rounds(run):
 
 def personal(client):
     """Let a client train a first round of its own."""
-    return client.train(toys.parcel(client), LAST)
+    return client.participate(toys.parcel(client), LAST)
 
 
 def test_a_round_of_its_own_keeps_the_extractor_and_trains_the_branches(tmp_path):
@@ -283,7 +283,7 @@ def test_two_rounds_of_its_own_are_those_of_the_oracle(
     homo, *others = (z.tolist() for z in branches)
     want = oracle.fused(homo, others, known, share)
     personal(client)
-    later.train(Parcel(facts={"last-round": 3}), {"server-round": 4})
+    later.participate(Parcel(facts={"last-round": 3}), {"server-round": 4})
     found = later.logits(None).exp().detach()
     np.testing.assert_allclose(found, want, atol=1e-4)
 
@@ -297,7 +297,7 @@ def test_a_later_round_goes_on_from_the_store_alone(tmp_path):
     said = first.logits(None)
     later = make_one()
     message = Parcel(facts={"last-round": 3})
-    later.round = later.begin(message, {"server-round": 4})
+    later.load(message, {"server-round": 4})
     torch.testing.assert_close(later.logits(None), said)
 
 
@@ -318,7 +318,7 @@ def test_a_client_that_missed_its_first_own_round_still_gets_the_model(
 def test_a_client_that_lost_its_store_is_refused(tmp_path):
     client = make(tmp_path, method="adafgl", **STAGES)
     with pytest.raises(DataError, match="no private state of client"):
-        client.train(Parcel(), {"server-round": 4})
+        client.participate(Parcel(), {"server-round": 4})
 
 
 def test_a_client_without_training_nodes_keeps_what_the_extractor_says(tmp_path):
@@ -328,7 +328,7 @@ def test_a_client_without_training_nodes_keeps_what_the_extractor_says(tmp_path)
         known = torch.softmax(client.model.extractor(client.graph, None), 1)
     personal(client)
     later = make(tmp_path, method="adafgl", partition=part, **STAGES)
-    later.round = later.begin(Parcel(facts={"last-round": 3}), {"server-round": 4})
+    later.load(Parcel(facts={"last-round": 3}), {"server-round": 4})
     for one in (client, later):
         torch.testing.assert_close(torch.softmax(one.logits(None), 1), known)
 
@@ -419,6 +419,6 @@ def test_a_graph_with_too_many_nodes_is_not_corrected(tmp_path, monkeypatch):
 
 def test_the_shared_names_are_the_extractors(tmp_path):
     client = make(tmp_path, method="adafgl", **STAGES)
-    sent = client.train(toys.parcel(client), ROUND).arrays
+    sent = client.participate(toys.parcel(client), ROUND).arrays
     assert {n.removeprefix(SHARED) for n in sent} == set(client.shared_keys)
     assert all(n.startswith("extractor.") for n in client.shared_keys)

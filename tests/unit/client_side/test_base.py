@@ -75,6 +75,18 @@ def test_fedprox_adds_its_term_to_value_and_gradient(tmp_path):
         )
 
 
+def epochs_of(client, found):
+    """Append to ``found`` how many epochs the client trains in its next round."""
+    found.append(0)
+    epoch = client.epoch
+
+    def counted(number):
+        found[-1] += 1
+        return epoch(number)
+
+    client.epoch = counted
+
+
 @pytest.mark.parametrize(("epochs", "per_round"), [(0, [2, 2, 2]), (3, [2, 1, 0])])
 def test_self_train_stops_after_its_epochs(tmp_path, epochs, per_round):
     config = {"local.epochs": epochs, "local-epochs": 2}
@@ -82,8 +94,8 @@ def test_self_train_stops_after_its_epochs(tmp_path, epochs, per_round):
     for number in (1, 4, 5):  # it was not drawn in rounds 2 and 3
         client = toys.make_client(tmp_path, "local", **config)
         start = [] if last else toys.shared_arrays(client)
+        epochs_of(client, found)
         client.fit(start, {"server-round": number, "last-round": last})
-        found.append(client.num_epochs())
         last = number
     assert found == per_round
 
@@ -122,7 +134,7 @@ def test_a_client_whose_training_overflowed_is_as_before_the_round(tmp_path, met
     kept = first.job.store.load(1)
     second = toys.make_client(tmp_path, method, **noise)
     huge = toys.parcel(second, [np.full_like(a, 1e38) for a in sent], facts=told(1))
-    second.train(huge, {"server-round": 2})
+    second.participate(huge, {"server-round": 2})
     (release,) = second.job.site.released
     assert all(np.isfinite(a).all() for a in release.update)
     third = toys.make_client(tmp_path, method, **noise)
@@ -244,7 +256,7 @@ def test_flowers_classic_wrapper_drives_every_client(tmp_path, method):
     classic = driven.to_client()
     result = classic.fit(FitIns(ndarrays_to_parameters(start), ROUND))
     assert result.status.code is Code.OK
-    reply = direct.train(toys.parcel(direct), ROUND)
+    reply = direct.participate(toys.parcel(direct), ROUND)
     sent = parameters_to_ndarrays(result.parameters)
     for ours, array in zip(sent, reply.arrays.values(), strict=True):
         np.testing.assert_array_equal(ours, array)
@@ -304,7 +316,7 @@ def test_every_client_round_seed_and_purpose_has_a_stream_of_its_own(tmp_path):
         partition = toys.make_partition(client_id)
         client = toys.make_client(tmp_path, partition=partition, seed=seed)
         toys.begun(client, server_round)
-        return [g.initial_seed() for g in client.generators(toys.CPU)]
+        return [g.initial_seed() for g in (client.order, client.noise)]
 
     found = streams(), streams(client_id=1), streams(server_round=2), streams(seed=11)
     assert len({stream for pair in found for stream in pair}) == 2 * len(found)

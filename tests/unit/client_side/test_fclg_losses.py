@@ -358,10 +358,10 @@ def test_the_loss_is_that_of_three_real_models(tmp_path, doubles, inter, name):
     client.round = Round(stored=stored)
     move(client.model, 2, 0.05)
     glob = weights(client.model)
-    client.begin_epoch(0)
+    client.freeze(0)
     move(client.model, 3, 0.05)
     prev = before if inter == "previous-round" else weights(client.model)
-    client.begin_epoch(1)
+    client.freeze(1)
     move(client.model, 4, 0.05)
     positions = np.array([7, 0, 3, 12, 11])
     batch = client.job.data.graphs.batch(positions)
@@ -384,9 +384,9 @@ def test_every_loss_is_another_one(tmp_path):
         stored = {f"previous/{n}": t for n, t in weights(client.model).items()}
         client.round = Round(stored=stored)
         move(client.model, 1, 0.05)
-        client.begin_epoch(0)
+        client.freeze(0)
         move(client.model, 2, 0.05)
-        client.begin_epoch(1)
+        client.freeze(1)
         move(client.model, 3, 0.05)
         batch = client.job.data.graphs.batch(np.arange(6))
         found.add(round(client.loss(batch, torch.Generator()).item(), 6))
@@ -397,7 +397,7 @@ def test_every_loss_is_another_one(tmp_path):
 def test_in_the_first_epoch_the_contrast_is_log_2_without_a_gradient(tmp_path, inter):
     both = make(tmp_path, inter=inter)
     alone = make(tmp_path, inter="none")
-    both.begin_epoch(0)
+    both.freeze(0)
     move(both.model, 5)  # whatever the model in training is by now
     alone.model.load_state_dict(both.model.state_dict())
     batch = both.job.data.graphs.batch(np.arange(8))
@@ -421,8 +421,8 @@ def test_in_the_first_epoch_the_contrast_is_log_2_without_a_gradient(tmp_path, i
 def test_teachers_take_no_gradient_and_leave_the_mode_alone(tmp_path, inter):
     client = make(tmp_path, inter=inter)
     client.model.train()
-    client.begin_epoch(0)
-    client.begin_epoch(1)
+    client.freeze(0)
+    client.freeze(1)
     assert client.model.training
     held = [getattr(client, name) for name in ("glob", "prev") if inter != "none"]
     assert not any(t.requires_grad for t in held)
@@ -432,9 +432,9 @@ def test_teachers_take_no_gradient_and_leave_the_mode_alone(tmp_path, inter):
 
 def test_eq_8_counts_graphs_and_not_nodes(tmp_path):
     client = make(tmp_path, inter="nodes")
-    client.begin_epoch(0)
+    client.freeze(0)
     move(client.model, 1, 0.5)
-    client.begin_epoch(1)
+    client.freeze(1)
     move(client.model, 2, 0.5)
 
     def contrast(*positions):
@@ -453,7 +453,7 @@ def test_eq_8_counts_graphs_and_not_nodes(tmp_path):
 def test_a_weight_of_zero_is_the_intra_loss_alone(tmp_path):
     client = make(tmp_path, inter="graphs", inter_weight=0.0)
     alone = make(tmp_path, inter="none")
-    client.begin_epoch(0)
+    client.freeze(0)
     batch = client.job.data.graphs.batch(np.arange(4))
     assert client.loss(batch, torch.Generator()).item() == pytest.approx(
         alone.loss(batch, torch.Generator()).item(), abs=1e-7
@@ -463,7 +463,7 @@ def test_a_weight_of_zero_is_the_intra_loss_alone(tmp_path):
 @pytest.mark.parametrize("inter", ["graphs", "nodes"])
 def test_teachers_of_many_batches_are_those_of_one(tmp_path, monkeypatch, inter):
     client = make(tmp_path, inter=inter)
-    client.begin_epoch(0)
+    client.freeze(0)
     together = client.glob
     batches = type(client.job.data).batches
 
@@ -471,7 +471,7 @@ def test_teachers_of_many_batches_are_those_of_one(tmp_path, monkeypatch, inter)
         return batches(self, max_nodes=9)
 
     monkeypatch.setattr(type(client.job.data), "batches", small)
-    client.begin_epoch(0)
+    client.freeze(0)
     torch.testing.assert_close(client.glob, together, rtol=1e-5, atol=1e-5)
 
 
@@ -608,7 +608,7 @@ def test_a_client_with_more_classes_than_graphs_trains_and_is_not_scored(tmp_pat
     assert math.isfinite(metrics["eval/train/post_training/loss"])
     pooled = {"embedding.evaluation": "pooled"}
     client = toys.make_client(tmp_path, "fclg", partition=few, **pooled)
-    reply = client.train(toys.parcel(client), ROUND)
+    reply = client.participate(toys.parcel(client), ROUND)
     assert len(reply.evaluation["labels"]) == 3
 
 

@@ -813,7 +813,7 @@ def test_so_it_is_for_the_baselines(tmp_path, method):
     """Checked on the term alone: Adam amplifies rounding where gradients are zero."""
     client = toys.make_client(tmp_path, method, **{f"{method}.moon-mu": 1.0})
     toys.begun(client)
-    client.begin_epoch(0)
+    client.freeze()
     (batch,) = client.job.data.batches()
     term = client.contrast(client.embed(batch), batch, 0.5)
     term.backward()
@@ -847,7 +847,7 @@ def test_a_baseline_trains_on_the_loss_of_its_oracle(tmp_path, method):
     else:
         matrices = [s for _, _, s in oracle.triples(graphs)]
         expected = mvgrl.loss(start, graphs, matrices)
-    reply = client.train(toys.parcel(client), ROUND)
+    reply = client.participate(toys.parcel(client), ROUND)
     told = reply.metrics["eval/train/post_training/loss"]
     assert told == pytest.approx(expected, rel=1e-4)
 
@@ -892,11 +892,10 @@ def test_moon_s_term_is_added_to_the_loss_of_a_baseline(tmp_path, method):
     stored = {f"previous/{n}": t for n, t in moved.state_dict().items()}
     client.round = replace(client.round, stored=stored)
     client.model.train()
-    client.begin_epoch(0)
+    client.freeze()
     with torch.no_grad():
         for parameter in client.model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
-    client.begin_epoch(1)  # for which the two models of the round stay
     (batch,) = client.job.data.batches()
     total = client.loss(batch, None)  # BatchNorm's running values move first
     z, towards, away = (
@@ -928,7 +927,7 @@ def test_a_moon_client_that_missed_a_round_takes_its_last_one(tmp_path):
     later = toys.make_client(tmp_path, "moon")
     told = {"last-round": 1}
     toys.begun(later, 3, [a + 0.1 for a in toys.shared_arrays(later)], facts=told)
-    later.begin_epoch(0)
+    later.freeze()
     # A model received that equals the previous one.
     toys.begun(later, 3, sent, facts=told)
     expected = torch.cat(

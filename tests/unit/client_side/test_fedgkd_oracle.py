@@ -223,7 +223,7 @@ def test_clients_of_equal_data_send_equal_features(tmp_path, kind):
 def test_fedpub_sends_the_embedding_of_its_trained_model(tmp_path):
     client = make(tmp_path, method="fedpub", **{"learning-rate": 0.1})
     of_received = client.embedding()
-    reply = client.train(toys.parcel(client), {"server-round": 1})
+    reply = client.participate(toys.parcel(client), {"server-round": 1})
     trained = {n: t.clone() for n, t in client.tensors().items()}
     sent = reply.arrays["fedpub/embedding"]
     other = make(tmp_path / "other", method="fedpub")

@@ -34,7 +34,8 @@ def client(root, method="fedgmtl", *, client_id=0, **overrides):
         root, method, partition=toys.federation(settings, client_id), **given
     )
     toys.begun(made)
-    made.begin_epoch(0)
+    if method == "fedgmtl":
+        made.relate()
     return made
 
 
@@ -51,7 +52,7 @@ def skewed(made):
     """Give the client an Omega that relates its two tasks."""
     omega = torch.tensor([[0.7, -0.3], [-0.3, 0.3]])
     made.tensors()[OMEGA].copy_(omega)
-    made.begin_epoch(0)
+    made.relate()
     return omega.double().numpy()
 
 
@@ -182,7 +183,7 @@ def test_omega_becomes_the_closed_form_of_the_trained_heads(tmp_path, every):
     options = {"fedgmtl.omega-every": every, "fedgmtl.task-reg": 0.01, "client_id": 2}
     options |= {"local-epochs": 2}
     made = client(tmp_path, **options)
-    reply = made.train(toys.parcel(made), {"server-round": 1})
+    reply = made.participate(toys.parcel(made), {"server-round": 1})
     named = select(SHARED, reply.arrays)
     expected = oracle.closed_form(named["head.weight"].astype(float))
     np.testing.assert_allclose(named[OMEGA], expected, atol=1e-6)
@@ -249,7 +250,7 @@ def test_a_received_omega_that_is_not_positive_is_mended_before_it_is_inverted(
     made = client(tmp_path)
     bent = torch.tensor([[0.5, 0.9], [0.9, 0.5]])
     made.tensors()[OMEGA].copy_(bent)
-    made.begin_epoch(0)
+    made.relate()
     torch.testing.assert_close(made.tensors()[OMEGA], normalise(bent).float())
     _, found = gradients(made)
     assert all(g.isfinite().all() for g in found.values())

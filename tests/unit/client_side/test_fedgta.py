@@ -102,7 +102,7 @@ def test_confidence_agrees_with_the_oracle_and_the_closed_forms():
 def test_what_is_sent_is_made_by_the_trained_model(tmp_path):
     client = gta(tmp_path, **{"learning-rate": 0.1})
     before = label_moments(client.soft_labels(1.0), 10, "hybrid").float().numpy()
-    sent = client.train(toys.parcel(client), ROUND).arrays
+    sent = client.participate(toys.parcel(client), ROUND).arrays
     soft = expected(client, 1.0)
     want = oracle.moments(soft, 10, "hybrid")
     np.testing.assert_allclose(sent[MOMENTS], want, atol=1e-6)
@@ -115,7 +115,7 @@ def test_what_is_sent_is_made_by_the_trained_model(tmp_path):
 def test_controls_of_the_confidence(tmp_path, kind):
     client = gta(tmp_path, **{"fedgta.confidence": kind})
     want = {"edges": dense(client).sum(), "samples": len(client.graph.train)}
-    sent = client.train(toys.parcel(client), ROUND).arrays
+    sent = client.participate(toys.parcel(client), ROUND).arrays
     assert float(sent[CONFIDENCE][0]) == want.get(kind, 1.0)
 
 
@@ -129,7 +129,7 @@ def test_labels_of_validation_and_test_nodes_change_nothing(tmp_path):
     replies = []
     for k, p in enumerate((part, other)):
         client = gta(tmp_path / str(k), partition=p)
-        replies.append(client.train(toys.parcel(client), ROUND).arrays)
+        replies.append(client.participate(toys.parcel(client), ROUND).arrays)
     for name, array in replies[0].items():
         np.testing.assert_array_equal(array, replies[1][name], err_msg=name)
 
@@ -216,7 +216,7 @@ def test_each_setting_changes_what_is_sent(tmp_path, change):
     sent = []
     for k, options in enumerate(({}, changed)):
         client = gta(tmp_path / str(k), **options)
-        arrays = client.train(toys.parcel(client), ROUND).arrays
+        arrays = client.participate(toys.parcel(client), ROUND).arrays
         sent.append((arrays[MOMENTS].tolist(), arrays[CONFIDENCE].tolist()))
     assert sent[0] != sent[1]
 

@@ -33,12 +33,12 @@ def chance(monkeypatch):
     """What chance decided, epoch by epoch: [views, [(batch, negatives), ...]]."""
     epochs: list = []
     begin, loss, choose = (
-        FGCLClient.begin_epoch,
+        FGCLClient.look,
         FGCLClient.loss,
         NegativeQueue.choose,
     )
 
-    def begin_epoch(self, epoch):
+    def look(self, epoch):
         begin(self, epoch)
         views = [
             {
@@ -59,7 +59,7 @@ def chance(monkeypatch):
         epochs[-1][1][-1].append(rows)
         return chosen
 
-    monkeypatch.setattr(FGCLClient, "begin_epoch", begin_epoch)
+    monkeypatch.setattr(FGCLClient, "look", look)
     monkeypatch.setattr(FGCLClient, "loss", loss_of)
     monkeypatch.setattr(NegativeQueue, "choose", choose_from)
     return epochs

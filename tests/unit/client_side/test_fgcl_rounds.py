@@ -46,7 +46,7 @@ def prepared(client) -> FGCLClient:
     """As before the first batch of round 1."""
     toys.begun(client)
     client.model.train()
-    client.begin_epoch(0)
+    client.look(0)
     return client
 
 
@@ -96,12 +96,12 @@ def test_the_contrast_is_that_of_the_paper_graph_by_graph(tmp_path, mode, alike)
     client = prepared(make(tmp_path, alike=alike, **TWO, **options))
     kept = [views_of(client)[1]] * len(client.queue)  # view 1 of each entry's draw
     client.round = toys.replace(client.round, number=2)
-    client.begin_epoch(1)  # 0 would restore the store of the message before
+    client.look(1)  # 0 would restore the store of the message before
     early = client.job.data.partition.train
     client.loss(client.job.data.graphs.batch(early), None)
     kept += [views_of(client)[1]] * len(early)
     client.round = toys.replace(client.round, number=3)
-    client.begin_epoch(1)
+    client.look(1)
     batch = client.job.data.graphs.batch(early[:4])
     chosen = []
     choose = client.queue.choose
@@ -156,11 +156,11 @@ def test_views_drawn_once_are_made_ready_once(tmp_path, mode):
     one = prepared(make(tmp_path, **TWO, **{"privacy.noise-mode": mode}))
     two = FGCLClient(one.job)  # as for the next message
     two.round = toys.replace(two.round, number=2)
-    two.begin_epoch(0)
+    two.look(0)
     assert (two.view is one.view) == (mode == "once")
     assert two.triangles is not one.triangles
     ready = two.view
-    two.begin_epoch(1)
+    two.look(1)
     assert (two.view is ready) == (mode != "per_epoch")
 
 
@@ -178,7 +178,7 @@ def test_the_store_outlives_the_round(tmp_path):
     first.fit(toys.shared_arrays(first), ROUND)
     later = make(tmp_path, **TWO)
     toys.begun(later, 2, facts={"last-round": 1})
-    later.begin_epoch(0)
+    later.look(0)
     assert later.queue.positions.tolist() == first.queue.positions.tolist()
 
 
@@ -186,7 +186,7 @@ def test_negatives_are_drawn_anew_in_every_round(tmp_path):
     drawn = []
     for number in (1, 2, 2):
         client = toys.begun(make(tmp_path, **TWO), number)
-        client.begin_epoch(0)
+        client.look(0)
         drawn.append(client.draws.random())
     assert drawn[0] != drawn[1] == drawn[2]
 

@@ -16,8 +16,9 @@ from clients.base import start_of
 from clients.graphs.batching import ClientData, CollatedGraphs
 from clients.tasks.graph_classifier import GraphClassifierClient
 from clients.tasks.scores import class_scores
-from clients.training import evaluate, train_epochs
+from clients.training import evaluate
 from fedgraph_flwr.core.data import GraphSet
+from fedgraph_flwr.core.wire import TRAIN_LOSS
 from fedgraph_flwr.resolve import defaults, resolve
 
 
@@ -80,19 +81,16 @@ def test_renumbering_nodes_changes_nothing(model):
     torch.testing.assert_close(logits[0], logits[1])
 
 
-def test_training_without_dropout_equals_a_plain_pyg_loop(model):
+def test_training_without_dropout_equals_a_plain_pyg_loop(tmp_path):
     partition = toys.make_partition(num_graphs=40)
-    data = ClientData.collate(partition, toys.CPU)
+    rates = {"learning-rate": 1e-2, "weight-decay": 5e-4, "dropout": 0.0}
+    times = {"batch-size": 7, "local-epochs": 3}
+    client = toys.make_client(tmp_path, partition=partition, **rates, **times)
+    model = toys.begun(client).model
     reference = twin(model, 4, 2)
     cross_entropy = torch.nn.functional.cross_entropy
-    loss = train_epochs(
-        lambda b: cross_entropy(model(b, None), b.y),
-        torch.optim.Adam(model.parameters(), 1e-2, weight_decay=5e-4, fused=True),
-        data,
-        num_epochs=3,
-        batch_size=7,
-        generator=torch.Generator().manual_seed(1),
-    )
+    client.order.manual_seed(1)
+    loss = client.train().metrics[TRAIN_LOSS]
     optimizer = torch.optim.Adam(reference.parameters(), 1e-2, weight_decay=5e-4)
     shuffle = torch.Generator().manual_seed(1)
     graphs = toys.to_pyg(partition.graphs)

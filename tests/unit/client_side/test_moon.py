@@ -34,7 +34,7 @@ def test_the_loss_by_hand_in_a_later_round(tmp_path, asked, group):
     first = moon(tmp_path, group)
     batch = first.job.data.graphs.batch(first.job.data.partition.train)
     start = toys.shared_arrays(first)
-    first.train(toys.parcel(first), {"server-round": 1})
+    first.participate(toys.parcel(first), {"server-round": 1})
     previous = represented(first, batch)  # as trained in its round, and not averaged
 
     client = moon(tmp_path, group)
@@ -42,7 +42,7 @@ def test_the_loss_by_hand_in_a_later_round(tmp_path, asked, group):
     received = [a + others.normal(0, 0.3, a.shape).astype(a.dtype) for a in start]
     toys.begun(client, asked, received, facts={"last-round": 1})
     globally = represented(client, batch)
-    client.begin_epoch(0)
+    client.freeze()
     with torch.no_grad():
         for parameter in client.model.parameters():
             parameter.mul_(0.8)
@@ -64,7 +64,7 @@ def test_the_loss_by_hand_in_a_later_round(tmp_path, asked, group):
 def test_before_a_first_round_both_models_are_the_received_one(tmp_path):
     client = toys.begun(moon(tmp_path))
     batch = client.job.data.graphs.batch(client.job.data.partition.train)
-    client.begin_epoch(0)
+    client.freeze()
     z = client.model.represent(batch, None)
     term = client.contrast(z, batch, TEMPERATURE)
     assert term.item() == pytest.approx(math.log(2))

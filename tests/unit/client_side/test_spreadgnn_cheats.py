@@ -336,7 +336,7 @@ def test_a_relay_that_turns_back_the_round_is_found_out(spread, monkeypatch, tol
             strategy.old = {c: dict(box) for c, box in mail.items()}
         return strategy.old if server_round == 7 else mail
 
-    train = GraphClient.train
+    train = GraphClient.participate
 
     def misled(self, parcel, header):
         if header["server-round"] == 7 and self.job.client_id == 2:
@@ -345,7 +345,7 @@ def test_a_relay_that_turns_back_the_round_is_found_out(spread, monkeypatch, tol
         return train(self, parcel, header)
 
     cheat(monkeypatch, keep)
-    monkeypatch.setattr(GraphClient, "train", misled)
+    monkeypatch.setattr(GraphClient, "participate", misled)
     why = rf"client 2: .*asked for round {told}[ ,].*: refused, as"
     with pytest.raises(RunFailedError, match=why):
         spread(4, **SEALED, **{"num-server-rounds": 7})
@@ -358,7 +358,7 @@ def without_last_round(parcel):
 
 
 def test_a_client_that_lost_its_memory_does_not_begin_afresh(spread, monkeypatch):
-    train = GraphClient.train
+    train = GraphClient.participate
 
     def forgetful(self, parcel, header):
         if header["server-round"] == 3 and self.job.client_id == 2:
@@ -367,7 +367,7 @@ def test_a_client_that_lost_its_memory_does_not_begin_afresh(spread, monkeypatch
                 path.unlink()
         return train(self, parcel, header)
 
-    monkeypatch.setattr(GraphClient, "train", forgetful)
+    monkeypatch.setattr(GraphClient, "participate", forgetful)
     lost = "client 2 is asked for round 3 and has done round 2, but no longer has its"
     with pytest.raises(RunFailedError, match=lost):
         spread(4, **SEALED)

@@ -198,11 +198,11 @@ def message(mail=None):
 
 
 def train(client, server_round, mail=None):
-    return client.train(message(mail), {"server-round": server_round})
+    return client.participate(message(mail), {"server-round": server_round})
 
 
 def begin(client, server_round, mail=None):
-    client.round = client.begin(message(mail), {"server-round": server_round})
+    client.load(message(mail), {"server-round": server_round})
     return client
 
 
@@ -252,7 +252,7 @@ def test_the_penaltys_gradient_is_two_lambda_omega_inverse_phi(
     """On own rows, and not zero; on everything else it is zero (erratum 1)."""
     client = second_round
     client.round.around.renew(client.model.head.weight.detach(), eta=0.5)
-    client.begin_epoch(0)
+    client.invert()
     monkeypatch.setattr(MultiTaskGNNClient, "loss", lambda *_: torch.zeros(()))
     penalty = client.loss(whole_batch(client), torch.Generator())
     found = gradients(client, penalty)
@@ -271,7 +271,7 @@ def test_the_penaltys_gradient_is_two_lambda_omega_inverse_phi(
 
 def test_foreign_rows_get_no_gradient_from_the_data(second_round):
     client = second_round
-    client.begin_epoch(0)
+    client.invert()
     found = gradients(client, client.loss(whole_batch(client), torch.Generator()))
     assert not found["head.weight"][[0, 2, 4, 5]].any()
     assert not found["head.bias"][[0, 2, 4, 5]].any()
@@ -321,11 +321,9 @@ def test_omega_after_a_step_is_used_in_the_next(tmp_path):
     options = {"spreadgnn.omega-every": "step"}
     train(make(tmp_path, **options), 1)
     client = make(tmp_path, **options)
-    begin(client, 2, letters_of(client, 1)).begin_epoch(0)
+    begin(client, 2, letters_of(client, 1)).invert()
     before = client.inverse
-    with torch.no_grad():
-        client.model.head.weight += 0.5
-    client.end_step()
+    client.step(client.data.graphs.batch(client.trained_on()[:4]))
     omega = client.round.around.covariance().omega.numpy()
     expected = np.linalg.inv(omega + 1e-7 * np.eye(4))
     np.testing.assert_allclose(client.inverse, expected, rtol=1e-6)
@@ -548,7 +546,7 @@ def test_a_client_that_failed_in_a_round_goes_on_with_newer_letters(
     train(make(tmp_path), 1)
     mail = letters_of(make(tmp_path), 1)
     with monkeypatch.context() as patch:
-        patch.setattr(GraphClient, "_train", fail)
+        patch.setattr(GraphClient, "train", fail)
         with pytest.raises(MemoryError):
             train(make(tmp_path), 2, mail)
     client, newer = make(tmp_path), letters_of(make(tmp_path), 2)
@@ -575,7 +573,7 @@ def test_omega_goes_to_the_server_or_stays_at_the_site(tmp_path):
     assert not list(told.job.store.folder.glob("omega-*"))
     sealed = make(tmp_path / "sealed", **{"spreadgnn.seal": True})
     alone = Parcel(facts={"neighbours": "{}"})
-    assert not sealed.train(alone, {"server-round": 1}).evaluation
+    assert not sealed.participate(alone, {"server-round": 1}).evaluation
     kept = np.load(sealed.job.store.folder / "omega-000001.npz")
     np.testing.assert_allclose(kept["omega"], np.eye(2) / 2)
     assert kept["task_ids"].tolist() == list(OWN)

@@ -168,7 +168,7 @@ def test_models_follow_the_recursion_of_dpa_sgd(spread, monkeypatch, name, perio
 
     towards.rounds = 6
 
-    def step(self, optimizer):
+    def step(self):
         bias = self.model.head.bias.data
         t = self.round.number - 1
         g = towards(t, self.job.client_id, bias.double().tolist())
@@ -181,7 +181,7 @@ def test_models_follow_the_recursion_of_dpa_sgd(spread, monkeypatch, name, perio
             seen[self.round.number - 1, self.job.client_id] = bias
         return Parcel()
 
-    monkeypatch.setattr(GraphClient, "_train", step)
+    monkeypatch.setattr(GraphClient, "train", step)
     monkeypatch.setattr(SpreadGNNClient, "scores", look)
     options = TOPOLOGIES[name]
     spread(
@@ -207,22 +207,22 @@ def test_models_follow_the_recursion_of_dpa_sgd(spread, monkeypatch, name, perio
 def test_omegas_follow_those_of_the_neighbours(spread, monkeypatch, name, eta):
     """Eq. (11) between clients: in round 3 with Omegas that are none of the start."""
     heads, sent, found = {}, {}, {}
-    renew, uplink = Neighbourhood.renew, SpreadGNNClient.uplink
+    renew, update = Neighbourhood.renew, SpreadGNNClient.update
 
     def spy_renew(self, head, *, eta):
         heads.setdefault(self._client_id, []).append(head.double().numpy().copy())
         renew(self, head, eta=eta)
 
-    def spy_uplink(self, trained):
+    def spy_update(self, trained):
         at = self.round.number - 1, self.job.client_id
         head = self.model.head.weight.detach().double()
         sent[at] = head.numpy().copy()
         covariance = self.round.around.covariance()
         found[at] = covariance.task_ids, covariance.omega.numpy().copy()
-        return uplink(self, trained)
+        return update(self, trained)
 
     monkeypatch.setattr(Neighbourhood, "renew", spy_renew)
-    monkeypatch.setattr(SpreadGNNClient, "uplink", spy_uplink)
+    monkeypatch.setattr(SpreadGNNClient, "update", spy_update)
     options = {"spreadgnn.omega-eta": eta, "local-epochs": 2, "learning-rate": 0.05}
     spread(4, **TOPOLOGIES[name], **options)
     renewals = [[heads[k][2 * t - 2 : 2 * t] for k in range(4)] for t in range(1, 3)]
@@ -476,12 +476,12 @@ def test_a_letter_of_absurd_numbers_counts_as_missing_and_is_told(
 
 
 def test_a_client_whose_model_is_not_finite_says_so_itself(spread, monkeypatch):
-    def diverge(self, optimizer):
+    def diverge(self):
         if self.job.client_id == 1 and self.round.number == 2:
             self.model.head.bias.data[0] = math.nan
         return Parcel()
 
-    monkeypatch.setattr(GraphClient, "_train", diverge)
+    monkeypatch.setattr(GraphClient, "train", diverge)
     monkeypatch.setattr(SpreadGNNClient, "scores", lambda *_: Parcel())
     with pytest.raises(RunFailedError, match=r"client 1: .*client 1 sends no letter"):
         spread(3)
@@ -715,7 +715,7 @@ def test_one_client_without_its_folder_keeps_no_other_of_its_node_out(spread):
 
 
 def leave(monkeypatch, client, rounds):
-    for name in ("train", "assess"):
+    for name in ("participate", "assess"):
         usual = getattr(GraphClient, name)
 
         def gone(self, parcel, header, *, usual=usual):
@@ -729,7 +729,7 @@ def leave(monkeypatch, client, rounds):
 def spy_rows(monkeypatch, *, keep=False):
     """Weights by (round, client); models are mixed only to ``keep`` the run as is."""
     rows = {}
-    begin = SpreadGNNClient.begin
+    load = SpreadGNNClient.load
 
     def spy(self, parcel, header):
         def noted(models, row, me):
@@ -738,9 +738,9 @@ def spy_rows(monkeypatch, *, keep=False):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("clients.spreadgnn.mix", noted)
-            return begin(self, parcel, header)
+            return load(self, parcel, header)
 
-    monkeypatch.setattr(SpreadGNNClient, "begin", spy)
+    monkeypatch.setattr(SpreadGNNClient, "load", spy)
     return rows
 
 
