@@ -13,6 +13,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from logging import WARNING
 from typing import Any, ClassVar, Generic
@@ -540,6 +541,9 @@ class GraphClient(ClassicClient, Generic[P]):
             self.job.client_id,
             self.round.number,
         )
+        if self.round.stored:  # read anew, as the optimiser has changed its moments
+            stored = self.job.store.load(self.round.after) or {}
+            self.round = replace(self.round, stored=stored)
         tensors, before = self.tensors(), self._start_tensors()
         for name in self.private_keys():
             tensors[name].copy_(self.round.stored.get(name, before[name]))

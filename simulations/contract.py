@@ -440,7 +440,7 @@ def protects_updates(lab: Lab, case: str, **options: Any) -> str | None:
     if what := _first_difference(ours.sent, theirs.sent):
         raise Broken(
             f"with privacy.update-clip, {what} depends on a client's data beside its"
-            " noisy update; send what uplink() is given, or refuse the setting in"
+            " noisy update; send what update() is given, or refuse the setting in"
             " Settings.check()"
         )
     return None

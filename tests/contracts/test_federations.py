@@ -199,16 +199,16 @@ def test_a_failed_first_round_leaves_a_summary(run, method, tmp_path):
 
 @pytest.mark.parametrize("method", ["fedavg", "gcfl"])
 def test_weights_that_are_not_numbers_stop_the_run(run, method, monkeypatch):
-    uplink = toys.row(method).client.uplink
+    update = toys.row(method).client.update
 
     def spoiled(self, trained):
         factor = np.nan if self.job.client_id == 2 else 1
         late = 2 in self.job.store.rounds()
-        reply = uplink(self, trained)
+        reply = update(self, trained)
         arrays = {n: a * (factor if late else 1) for n, a in reply.arrays.items()}
         return replace(reply, arrays=arrays)
 
-    monkeypatch.setattr(toys.row(method).client, "uplink", spoiled)
+    monkeypatch.setattr(toys.row(method).client, "update", spoiled)
     with pytest.raises(
         RunFailedError, match=r"client 2: array .* NaN or infinity; lower the learning"
     ):

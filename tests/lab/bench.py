@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +23,10 @@ from federation import Federation, environment
 from plain import PlainClient
 from rich.console import Console
 from rich.table import Table
-from torch.nn.functional import cross_entropy
 
 import datasets
-from clients.graphs.batching import ClientData
-from clients.tasks.graph_classifier import GraphClassifierClient
-from clients.training import evaluate, train_epochs
+from clients.job import Round
+from clients.store import ClientStore
 from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.process import in_own_process, resident_bytes
@@ -157,30 +154,21 @@ def turns_of(options):
 
 def our_round(partitions, run):
     """Return a round of our clients' training alone: no server, message or file."""
-    clients, settings = [], run.settings
-    for partition in partitions:
-        g = partition.graphs
-        spec = run.spec(num_features=g.num_features, num_classes=g.num_classes)
-        model = GraphClassifierClient.build_model(spec)
-        optimizer = torch.optim.Adam(
-            model.parameters(), lr=settings.learning_rate,
-            weight_decay=settings.weight_decay, fused=True,
-        )  # fmt: skip
-        data = ClientData.collate(partition, torch.device("cpu"))
-        clients.append((model, optimizer, data))
-    generator = torch.Generator().manual_seed(0)
-
-    def loss(model, batch):
-        return cross_entropy(model(batch, generator), batch.y)
+    cpu, client = torch.device("cpu"), run.method.client
+    store = ClientStore(Path(tempfile.gettempdir()), "none", client_id=0)
+    site = run.site(store, is_secret=False)
+    clients = [
+        client(run.job(client.DATA.collate(partition, cpu), store, site, cpu))
+        for partition in partitions
+    ]
+    for each in clients:
+        each.round = Round(number=1)
 
     def one_round():
-        for model, optimizer, data in clients:
-            evaluate(model, data)
-            train_epochs(
-                partial(loss, model), optimizer, data, num_epochs=1,
-                batch_size=settings.batch_size, generator=generator,
-            )  # fmt: skip
-            evaluate(model, data)
+        for each in clients:
+            each.measure("post_aggregation")
+            each.train()
+            each.measure("post_training")
 
     return one_round
 
