@@ -5,7 +5,9 @@ The node's configuration says which clients it hosts; see ``node_config``.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from logging import WARNING
+from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -15,6 +17,7 @@ from typing_extensions import override
 from clients.store import ClientStore, begin_folder, bind_config, bind_run, forget
 from datasets import is_cut
 
+from .core import plugins
 from .core.errors import ConfigError, RunFailedError, WireError, full_reason
 from .core.files import Flushes
 from .core.process import choose_device, log_failure
@@ -40,7 +43,7 @@ from .node.node_config import (
     ignored_folders,
     is_site,
 )
-from .node.policy import agree_at
+from .node.policy import Policy, agree_at
 from .node.serve import (
     Action,
     Asked,
@@ -157,8 +160,21 @@ def _why_none(node: NodeConfig) -> str:
     raise AssertionError("this node hosts clients")
 
 
+@lru_cache(maxsize=8)
+def _agreed(
+    node: tuple[tuple[str, Any], ...],
+    policy: Policy,
+    config: tuple[tuple[str, Any], ...],
+) -> tuple[Resolved, list[int]]:
+    return agree_at(dict(node), policy, dict(config))
+
+
 def _prepare(context: Context) -> tuple[Resolved, list[int]]:
-    resolved, hosted = agree_at(context.node_config, visit().policy, context.run_config)
+    node, policy, config = context.node_config, visit().policy, context.run_config
+    if plugins.named_in(config):  # whose files are compared with their pins each time
+        resolved, hosted = agree_at(node, policy, config)
+    else:
+        resolved, hosted = _agreed(tuple(node.items()), policy, tuple(config.items()))
     import torch  # here: a message that is refused needs none
 
     torch.set_num_threads(resolved.settings.torch_threads)
