@@ -141,6 +141,11 @@ def find_method(name: str) -> Method:
     return METHODS[name]
 
 
+# Of what plug-ins for earlier versions override, what took its place.
+_VERBS = {"uplink": "update", "num_epochs": "train", "begin_epoch": "epoch"}
+_VERBS |= {"end_epoch": "epoch", "end_step": "step"}
+
+
 def _check(name: str, method: Method) -> None:
     """Refuse a plug-in with a part that is no class of its kind, or is unfinished."""
     from clients.base import GraphClient
@@ -163,6 +168,12 @@ def _check(name: str, method: Method) -> None:
             raise ConfigError(
                 f"{what} of method {name} must be a class derived from"
                 f" {base.__name__}, got {given!r}"
+            )
+        old = [n for n in _VERBS if base is GraphClient and hasattr(given, n)]
+        if old:
+            raise ConfigError(
+                f"{what} of method {name}: {given.__name__} has {old[0]}(), which"
+                f" nothing calls; what it does belongs into {_VERBS[old[0]]}()"
             )
         if lacks := ", ".join(sorted(getattr(given, "__abstractmethods__", ()))):
             raise ConfigError(

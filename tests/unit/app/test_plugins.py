@@ -197,6 +197,12 @@ def test_what_is_no_name_of_a_plug_in(write_plugin, name):
             "    mu: float = 0.1\nMETHOD = Method(params=P)\n",
             "field 'mu' says nothing of the values",
         ),
+        (
+            "from fedgraph_flwr.api import *\nclass C(GraphClient):\n"
+            "    def uplink(self, trained): ...\n"
+            "METHOD = Method(clients=on_every_task(C))\n",
+            r"has uplink\(\), which nothing calls; .* belongs into update\(\)",
+        ),
     ],
 )
 def test_a_faulty_plug_in_is_refused_with_its_cure(write_plugin, source, words):
