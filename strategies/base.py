@@ -20,22 +20,19 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from typing_extensions import override
 
-from fedgraph_flwr.core.errors import RunFailedError, wrong_return
+from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.wire import (
     WEIGHTS_HASH,
-    NamedArrays,
     Parcel,
 )
 
-from .averaging import find_bad_array, outweighing
+from .averaging import outweighing
 from .paper import Paper
-from .replies import find_other, is_model, layout_of
+from .replies import find_bad_model, layout_of
 from .round_report import ClientInfo, Rarest, RoundReport
 from .rounds import Round
 from .sending import exchange
-
-_MODELS = 'NumPy arrays by name for each model, as in {"global": self.theta}'
 
 
 class AbstractGraphStrategy(Paper, Strategy):
@@ -239,10 +236,7 @@ class AbstractGraphStrategy(Paper, Strategy):
 
     def _step(self, server_round: int, parcels: dict[int, Parcel]) -> None:
         """Aggregate; blame the paper, and no client, for a model that is none."""
-        name, model = next(iter(self._named_models().items()), ("", {}))
-        if not is_model(model):
-            raise wrong_return(type(self), "models", _MODELS, model)
-        layout = layout_of(model)
+        layouts = {name: layout_of(model) for name, model in self.models().items()}
         returned = cast("Callable[..., object]", self.step)(server_round, parcels)
         cure = (
             f"step() of {type(self).__name__} had {len(parcels)} replies of"
@@ -253,33 +247,12 @@ class AbstractGraphStrategy(Paper, Strategy):
                 "step() must set the strategy's models and return nothing, got a"
                 f" {type(returned).__name__} after round {server_round}; {cure}"
             )
-        after = self._named_models()
-        if name in after and (bad := find_other(after[name], layout, cure=cure)):
-            raise RunFailedError(
-                f"the strategy's model {name!r} after round {server_round}: {bad}"
-            )
-        self._check_models(server_round, after, cure)
-
-    def _named_models(self) -> dict[str, NamedArrays]:
-        """Return the paper's models; blame it if they have no names."""
-        models = self.models()
-        if not isinstance(models, Mapping):
-            raise wrong_return(type(self), "models", _MODELS, models)
-        return models
-
-    def _check_models(
-        self, server_round: int, models: Mapping[str, NamedArrays], cure: str
-    ) -> None:
-        """Refuse models with numbers that clients would refuse."""
         seen = set[int]()
-        for name, model in models.items():
+        for name, model in self.models().items():
             if id(model) in seen:  # of many clients
                 continue
             seen.add(id(model))
-            bad = f"it must be a dict of NumPy arrays by name; {cure}"
-            if is_model(model):
-                bad = find_bad_array(model, cure=cure)
-            if bad:
+            if bad := find_bad_model(model, layouts.get(name), cure=cure):
                 raise RunFailedError(
                     f"the strategy's model {name!r} after round {server_round}: {bad}"
                 )

@@ -175,13 +175,6 @@ def find_misfit(arrays: NamedArrays, layout: Layout) -> str:
     return find_bad_array(arrays)
 
 
-def is_layout(given: object) -> bool:
-    """Whether something that a paper gives is a layout."""
-    return isinstance(given, Mapping) and all(
-        isinstance(entry, tuple | list) and len(entry) == 2 for entry in given.values()
-    )
-
-
 def is_model(given: object) -> bool:
     """Whether something that a paper gives is NumPy arrays by name."""
     return isinstance(given, Mapping) and all(
@@ -190,25 +183,23 @@ def is_model(given: object) -> bool:
     )
 
 
-def find_other(model: NamedArrays, layout: Layout, *, cure: str) -> str:
-    """Say which array of a model is not as it was, and the cure; "" if none is."""
-    if not isinstance(model, Mapping):
-        return f"it must stay a dict of arrays, but is a {type(model).__name__}; {cure}"
-    if more := sorted(map(str, model.keys() - layout.keys())):
-        return f"it must stay as it was, but has {shortened(more)} too; {cure}"
-    for name, (dtype, shape) in layout.items():
-        found = model.get(name)
-        if isinstance(found, _ARRAY):
-            if (_name(found.dtype), tuple(found.shape)) == (dtype, shape):
-                continue
-            got = f"{found.dtype} of shape {found.shape}"
-        else:
-            got = "missing" if found is None else f"a {type(found).__name__}"
+def find_bad_model(model: NamedArrays, layout: Layout | None, *, cure: str) -> str:
+    """Say why clients would refuse a model of a paper, and the cure; "" if they do not.
+
+    If a ``layout`` is given, the model must have it.
+    """
+    if not is_model(model):
         return (
-            f"array {name!r} must stay a NumPy array, {dtype} of shape {shape}, but is"
-            f" {got}; {cure}"
+            f"it must be NumPy arrays by name, but is a {type(model).__name__}; {cure}"
         )
-    return ""
+    found = layout_of(model)
+    if layout is None or found == layout:
+        return find_bad_array(model, cure=cure)
+    name = min(n for n in {*layout, *found} if layout.get(n) != found.get(n))
+    return (
+        f"array {name!r} must stay {layout.get(name, 'out')}, but is"
+        f" {found.get(name, 'missing')}; {cure}"
+    )
 
 
 def _too_large(arrays: NamedArrays, fields: tuple[Field, ...]) -> str:

@@ -12,7 +12,7 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from fedgraph_flwr.core.errors import RunFailedError, wrong_return
+from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.core.wire import (
@@ -37,8 +37,6 @@ from .replies import (
     Expected,
     check_privacy,
     find_absurd,
-    is_layout,
-    is_model,
     misfit,
     read_reply,
 )
@@ -101,7 +99,7 @@ class Round:
         strategy, number = self._strategy, self.report.server_round
         is_training = self.phase is Phase.TRAINING
         self.asked = self._sample() if is_training else list(strategy.clients)
-        outgoing = self._checked(strategy.outgoing(number))
+        outgoing = strategy.outgoing(number)
         if lacking := [c for c in self.asked if c not in outgoing]:
             raise RunFailedError(
                 f"outgoing() of {type(strategy).__name__} must have arrays for each"
@@ -132,15 +130,6 @@ class Round:
         self._sent = [Message(contents[n], n, _TYPES[self.phase]) for n in order]
         self._sent_at = time.monotonic()
         return self._sent
-
-    def _checked(self, given: dict[int, NamedArrays]) -> dict[int, NamedArrays]:
-        """Blame the paper, and no client, for what is no arrays by client."""
-        arrays = given.values() if isinstance(given, Mapping) else [given]
-        for some in {id(a): a for a in arrays}.values():  # of many clients
-            if not is_model(some):
-                wanted = "a dict of NumPy arrays by name, for each client in a dict"
-                raise wrong_return(type(self._strategy), "outgoing", wanted, some)
-        return given
 
     def _sample(self) -> list[int]:
         """Clients that train in this round: ``client-fraction`` of all that ever do."""
@@ -284,14 +273,10 @@ class Round:
     def _expect(self, client: int) -> Expected:
         strategy, number = self._strategy, self.report.server_round
         is_closing = self.phase is Phase.CLOSING
-        layout = {} if is_closing else strategy.uplink(number, client)
-        if not is_layout(layout):
-            wanted = "a dict of (type, shape) by the name of an array"
-            raise wrong_return(type(strategy), "uplink", wanted, layout)
         return Expected(
             info=strategy.clients[client],
             phase=self.phase,
-            layout=layout,
+            layout={} if is_closing else strategy.uplink(number, client),
             due=self._due(),
             on_all=is_closing and strategy.scores_elsewhere,
             neighbours=strategy.neighbours(client),

@@ -11,7 +11,6 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from fedgraph_flwr.core.config import Settings
 from fedgraph_flwr.core.errors import WireError
 from fedgraph_flwr.core.wire import Parcel
-from strategies import base
 from strategies.averaging import (
     find_bad_array,
     out_of_proportion,
@@ -151,16 +150,6 @@ def test_who_has_nothing_to_train_on_weighs_nothing_by_samples(sizes, weighting,
     sent = {c: Parcel(arrays={"shared/w": np.float32([5 + 2 * c])}) for c in (0, 1)}
     strategy.step(1, sent)
     assert strategy.theta["w"].tolist() == [mean]
-
-
-def test_a_model_of_many_clients_is_looked_at_once(monkeypatch):
-    looked = []
-    monkeypatch.setattr(base, "find_bad_array", lambda model, **_: looked.append(model))
-    strategy = FedAvg(toys.run_settings(), Settings(), experiment="x")
-    one, other = {"w": np.ones(1)}, {"w": np.ones(1)}
-    monkeypatch.setattr(strategy, "models", lambda: {"a": one, "b": other, "c": one})
-    strategy._check_models(1, strategy.models(), "mend it")
-    assert [id(model) for model in looked] == [id(one), id(other)]
 
 
 def test_the_first_bad_array_by_name_is_told_whatever_the_order():
