@@ -167,10 +167,12 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         takes_weights=takes_weights,
         takes_noise=method.task.takes_edge_noise,
     )
-    for table in (task, params):
-        if privacy.update_clip > 0 and (beside := table.beside_updates()):
+    for f in (*task.sends(), *params.sends()):
+        if privacy.update_clip > 0 and not f.is_clean:
             raise ConfigError(
-                f"privacy.update-clip is {privacy.update_clip!r}, but {beside}"
+                f"privacy.update-clip is {privacy.update_clip!r}, but clients send"
+                f" {f.what}, which noise on updates does not protect; set it to 0, or"
+                " switch that off, or set method to another"
             )
     _check_together(name, method, settings, params, privacy)
     return Resolved(

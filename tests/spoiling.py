@@ -92,7 +92,9 @@ def first(change, kind="arrays"):
     """Change the first of them, a floating one where there is any."""
 
     def spoil(named):
-        names = sorted(n for n, a in named.items() if a.dtype.kind == "f" and a.size)
+        names = sorted(
+            n for n, a in named.items() if a.dtype.kind == "f" and a.size > 1
+        )
         name = (names or sorted(named))[0]
         named[name] = np.ascontiguousarray(change(named[name].copy()))
         return named
@@ -367,7 +369,7 @@ def mutations(method: str, phase: Phase) -> Mutations:
         del found["num-examples = 0"]  # its number of test graphs
         return {**found, **of_embeddings()}
     own: Mutations = {}
-    if method in ("fedavg", "gcfl+", "fclg", "fedgkd", "fedpub", "fedgmtl", "fedsage+"):
+    if method not in ("local", "spreadgnn"):  # nothing is sent, or letters
         own = {**of_arrays(), **of_floats(), **of_size(1e7)}
     if method == "spreadgnn":
         own = {**of_mail(), **of_omega()}
@@ -378,7 +380,7 @@ def mutations(method: str, phase: Phase) -> Mutations:
         own["evaluation"] = put(f"{VICTIM}/evaluation", unasked)
     if method == "fedgmtl":
         own |= {**of_omega(), **of_shared_omega()}
-    if method == "gcfl+":
+    if method == "gcfl":
         bad = (math.nan, math.inf, -1.0, [1.0], 1e308)
         own |= {f"gradient {v}": number("grad-norm", v) for v in bad}
     return {**structural(), **of_metrics(), **own}

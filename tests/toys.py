@@ -10,7 +10,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,9 @@ from datasets import find_dataset, molecules
 from datasets.diffusion import diffuse
 from fedgraph_flwr.core.config import RunSettings, build
 from fedgraph_flwr.core.data import GraphSet, IntArray
+from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.fields import Kind
+from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.core.wire import Parcel, select, unpack, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.registry import METHODS
@@ -86,14 +89,6 @@ def renewed(partition, **changes):
 
 
 PLUGIN = "from fedgraph_flwr.api import *\nMETHOD = Method()\n"
-# What clients send beside shared tensors; a site that clips updates refuses these
-# methods, and fedsage+ with cross-client.
-SENT_BESIDE = {
-    "fedgkd": {"fedgkd/features-x", "fedgkd/features-h"},
-    "fedgta": {"fedgta/confidence", "fedgta/moments"},
-    "fedpub": {"fedpub/embedding"},
-    "spreadgnn": {"to/all"},
-}
 
 
 def cut(view: NoisyView, positions: IntArray) -> NoisyStructure:
@@ -174,6 +169,29 @@ CASES = sorted(
 def resolved(method: str = "fedavg", **overrides) -> Resolved:
     """Resolve ``TINY`` with ``overrides``, given as {"run-config-key": value}."""
     return resolve({**defaults(), **tiny(method, **overrides)})
+
+
+# Arrays that clients send beside shared tensors, as their method declares them; a site
+# that clips updates refuses these methods.
+SENT_BESIDE = {
+    case: sent
+    for case in CASES
+    if (sent := [f for f in resolved(case).params.sends() if f.kind is Kind.ARRAY])
+}
+
+
+def sends_all(method: str) -> dict[str, Value]:
+    """Find the setting with which clients send all that their method declares."""
+    table = METHODS[method].params
+    if resolved(method).params.sends() == table.FIELDS:
+        return {}
+    for key, f in table.config_fields().items():
+        rule = f.metadata["rule"]
+        for value in rule.choices or ((True, False) if rule.kind is bool else ()):
+            with suppress(ConfigError):
+                if resolved(method, **{key: value}).params.sends() == table.FIELDS:
+                    return {key: value}
+    raise AssertionError(f"no one setting of {method} lets it send all of its fields")
 
 
 def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrides):

@@ -87,13 +87,6 @@ class Settings:
     def check(self, privacy: Settings) -> None:
         """Raise ConfigError if a method's table contradicts ``PrivacySettings``."""
 
-    def beside_updates(self) -> str:
-        """Say what clients send that noise on updates does not protect, and the cure.
-
-        "" if nothing.
-        """
-        return ""
-
     def warnings(self, num_rounds: int) -> tuple[str, ...]:  # noqa: ARG002
         """Say what of a method's table means little in a run of so many rounds."""
         return ()

@@ -13,6 +13,7 @@ from enum import Enum
 from functools import cache
 
 LARGEST = 1e100  # of any number: sums and squares of such are finite
+COMPUTED = "features that a trained model computes"  # ``what`` of several methods
 
 
 class Phase(Enum):

@@ -14,6 +14,7 @@ from typing_extensions import override
 from .config import RunSettings, Settings
 from .embedding_scores import TRANSFORMS
 from .errors import ConfigError
+from .fields import Field, Kind, Phase
 from .rules import Value, choice, flag, round_list
 
 EMBEDDINGS = "embeddings"  # folder of pooled ones, in a run's folder
@@ -66,6 +67,15 @@ class EmbeddingSettings(TaskSettings):
     """
 
     TABLE = "embedding"
+    FIELDS = (
+        Field(
+            EMBEDDINGS,
+            Kind.ARRAY,
+            (Phase.TRAINING, Phase.CLOSING),
+            what="embeddings and labels of graphs (embedding.evaluation = 'pooled')",
+            consent="pooled_evaluation",
+        ),
+    )
 
     evaluation: str = choice("local", "local", "pooled")
     rounds: str = round_list("0,1,3,5,10,20")
@@ -88,15 +98,9 @@ class EmbeddingSettings(TaskSettings):
         return self.evaluation == "pooled"
 
     @override
-    def beside_updates(self) -> str:
-        """Name embeddings and labels, where they are pooled."""
-        if not self.pools:
-            return ""
-        return (
-            "with embedding.evaluation = 'pooled' every client sends the embeddings and"
-            " labels of its graphs, which noise on updates does not protect; set"
-            " embedding.evaluation to 'local', or privacy.update-clip to 0"
-        )
+    def sends(self) -> tuple[Field, ...]:
+        """Embeddings and labels, if they are pooled."""
+        return self.FIELDS if self.pools else ()
 
     @override
     def check_run(self, settings: RunSettings, *, has_server_model: bool) -> None:

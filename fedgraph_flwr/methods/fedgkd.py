@@ -21,10 +21,10 @@ from dataclasses import dataclass
 
 from ..core.config import Settings
 from ..core.errors import ConfigError
+from ..core.fields import COMPUTED, Field, Kind, Phase
 from ..core.method import Method
 from ..core.rules import MOST_STEP, choice, flag, integer, number
 from ..core.tasks import NODE_CLASSIFICATION
-from .fedpub import FEATURES_BESIDE
 
 EXTRA = "fedgkd/"
 X0 = EXTRA + "x0"
@@ -84,6 +84,9 @@ class FedGKDParams(Settings):
     """
 
     TABLE = "fedgkd"
+    FIELDS = (
+        Field(FEATURES, Kind.ARRAY, (Phase.TRAINING,), rest="[xhy]", what=COMPUTED),
+    )
 
     kernel: str = choice("exponential", "local", "square", "exponential")
     kappa_start: int = integer(0, 0, 1)
@@ -101,10 +104,6 @@ class FedGKDParams(Settings):
     x0: str = choice("each-round", "each-round", "once")
     x0_scale: str = choice("unit", "unit", "data")
     proximal_lambda: float = number(1e-3, 0)
-
-    def beside_updates(self) -> str:
-        """Name the task features."""
-        return FEATURES_BESIDE.format(self.TABLE)
 
     def check(self, privacy: Settings) -> None:  # noqa: ARG002
         """Refuse to compare labels that nobody learns."""

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 
 from ..core.config import Settings
 from ..core.errors import ConfigError
-from ..core.fields import Field, Kind, Phase
+from ..core.fields import COMPUTED, Field, Kind, Phase
 from ..core.method import Method
 from ..core.rules import choice, flag, integer, number
 from ..core.tasks import NODE_CLASSIFICATION
-from .fedpub import FEATURES_BESIDE
 
 MOMENTS = "fedgta/moments"
 CONFIDENCE = "fedgta/confidence"
@@ -67,6 +66,7 @@ class FedGTAParams(Settings):
             what="moments of labels, which tell numbers of training nodes by class",
             consent="statistics",
         ),
+        Field(CONFIDENCE, Kind.ARRAY, (Phase.TRAINING,), what=COMPUTED),
     )
 
     steps: int = integer(5, 0, 1000)
@@ -91,10 +91,6 @@ class FedGTAParams(Settings):
                 " clients by the first central moment alone, which is 0 for all; set"
                 " fedgta.moment-orders to 2 or more, or fedgta.moments to another"
             )
-
-    def beside_updates(self) -> str:
-        """Name the moments."""
-        return FEATURES_BESIDE.format(self.TABLE)
 
 
 METHOD = Method(

@@ -17,18 +17,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..core.config import Settings
+from ..core.fields import COMPUTED, Field, Kind, Phase
 from ..core.method import Method
 from ..core.rules import number
 from ..core.tasks import NODE_CLASSIFICATION
 from ..core.words import ONE
 
 EMBEDDING = "fedpub/embedding"
-# Of methods whose clients also send features that their model computes.
-FEATURES_BESIDE = (
-    "{} sends features that its trained model computes beside the weights, and noise on"
-    " the weights would not protect those; set privacy.update-clip to 0, or another"
-    " method"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +38,7 @@ class FedPubParams(Settings):
     """
 
     TABLE = "fedpub"
+    FIELDS = (Field(EMBEDDING, Kind.ARRAY, (Phase.TRAINING,), what=COMPUTED),)
     RETIRED: ClassVar[Mapping[str, str]] = {
         "penalties": ONE,
         "proximal-weight": "delete it; it weighed a penalty that was off",
@@ -50,10 +46,6 @@ class FedPubParams(Settings):
 
     alpha: float = number(3.0, 0)
     mask_weight: float = number(1e-3, 0)
-
-    def beside_updates(self) -> str:
-        """Name the embedding."""
-        return FEATURES_BESIDE.format(self.TABLE)
 
 
 METHOD = Method(

@@ -53,7 +53,8 @@ class FedSagePlusParams(Settings):
             ROWS,
             Kind.ARRAY,
             (Phase.OPENING,),
-            what="feature rows of nodes, for the server and every other client",
+            what="feature rows of nodes, for the server and every other client"
+            " (fedsage-plus.cross-client)",
             consent="raw_features",
             most=1e15,  # in float32 squares of larger ones may be infinite
         ),
@@ -71,16 +72,6 @@ class FedSagePlusParams(Settings):
     def sends(self) -> tuple[Field, ...]:
         """Rows of features, if they leave the client for the cross-client loss."""
         return self.FIELDS if self.cross_client else ()
-
-    def beside_updates(self) -> str:
-        """Name raw features, where ``cross_client`` hands them out."""
-        if not self.cross_client:
-            return ""
-        return (
-            "with fedsage-plus.cross-client = true clients hand out raw feature rows,"
-            " which noise on updates does not protect; set one to 0 or the other to"
-            " false"
-        )
 
 
 METHODS = {

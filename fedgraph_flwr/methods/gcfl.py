@@ -130,16 +130,6 @@ class GCFLParams(Settings):
             f" num-server-rounds above {self.min_round}, or gcfl.min-round lower",
         )
 
-    def beside_updates(self) -> str:
-        """Name norms of gradients, where clusters are made by them."""
-        if not self.sends_norms:
-            return ""
-        return (
-            "with gcfl.seq-source = 'last-grad-norm' clients send norms of their"
-            " gradients, which noise on updates does not protect; leave seq-source"
-            " 'update-norm', or set update-clip to 0"
-        )
-
 
 METHODS = {
     name: Method(

@@ -90,6 +90,13 @@ class SpreadGNNParams(Settings):
             is_clean=True,
             is_lasting=False,
         ),
+        Field(
+            TO,
+            Kind.ARRAY,
+            (Phase.TRAINING,),
+            rest=f"{ALL}|[0-9]+",
+            what="letters with models and covariances of tasks",
+        ),
         *(
             Field(
                 name,
@@ -129,14 +136,6 @@ class SpreadGNNParams(Settings):
     def is_sealed(self) -> bool:
         """Whether letters are encrypted between neighbours."""
         return self.seal
-
-    def beside_updates(self) -> str:
-        """Name letters, which hold more than updates."""
-        return (
-            "letters of spreadgnn hold models and task covariances, which it does not"
-            " cover; set it to 0, and spreadgnn.seal to true to keep them from the"
-            " relay"
-        )
 
 
 METHOD = Method(

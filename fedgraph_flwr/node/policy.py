@@ -158,20 +158,14 @@ class Policy(Settings):
                 "edge-epsilon-max",
                 "leave privacy.keep-edge-features out of the run config",
             )
-        if resolved.task.pools and not self.pooled_evaluation:
-            raise _forbidden(
-                "embeddings and labels of this site's graphs"
-                ' (embedding.evaluation = "pooled")',
-                "pooled-evaluation",
-                'set embedding.evaluation to "local"',
-            )
-        for f in params.sends():
-            if f.consent and not getattr(self, f.consent):
-                raise _forbidden(
-                    f"{f.what} (table {params.TABLE!r} of the run config)",
-                    self.key(f.consent),
-                    "switch that off, or set method to another",
-                )
+        for table in (resolved.task, params):
+            for f in table.sends():
+                if f.consent and not getattr(self, f.consent):
+                    raise _forbidden(
+                        f"{f.what} (table {table.TABLE!r} of the run config)",
+                        self.key(f.consent),
+                        "switch that off, or set method to another",
+                    )
         settings = resolved.settings
         may_count = self.scores or self.pooled_evaluation
         if datasets.tells_class_sizes(settings) and not may_count:
