@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -30,6 +31,8 @@ from rich.markup import escape
 
 import datasets
 from clients.base import GraphClient
+from clients.privacy.site import PrivateSite
+from fedgraph_flwr import client_app
 from fedgraph_flwr.core import plugins
 from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.config import RunSettings
@@ -37,9 +40,14 @@ from fedgraph_flwr.core.data import GraphPartition
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError
 from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING
 from fedgraph_flwr.core.wire import (
+    COUNT,
+    EVAL,
     SERVER_ROUND,
+    TIMING,
+    WEIGHTS_HASH,
+    Parcel,
+    pack,
 )
-from fedgraph_flwr.node import gate, policy
 from fedgraph_flwr.registry import find_method
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.folder import RunFolder
@@ -64,6 +72,9 @@ NOISY: Mapping[str, Any] = {
     "privacy.update-noise": 3.0,
     "num-server-rounds": 2,
 }
+# Sent exactly, as docs/privacy.md says: scores and losses with the counts that they are
+# means over, how long it took, and the hash of the model that was scored last.
+EXACT = (EVAL, COUNT, *TIMING, WEIGHTS_HASH)
 _WIDTH = 88
 console = Console(highlight=False, soft_wrap=True)
 
@@ -355,31 +366,26 @@ def survives_a_failed_client(lab: Lab, case: str) -> str | None:
 
 
 def protects_updates(lab: Lab, case: str, **options: Any) -> str | None:
-    """Send nothing but noisy updates, or refuse ``privacy.update-clip``.
-
-    The gate of a site finds what is something else. Its words usually stay there.
-    """
+    """Send nothing but noisy updates, or refuse ``privacy.update-clip``."""
     config = {**NOISY, **options}
     try:
         resolve({**defaults(), **own(case), **lab.settings, **config})
     except FedGraphError as error:
         return f"refused, which is allowed: {error}"
-    file = lab.root / "policy.toml"
-    file.write_text("update-clip-max = 0.5\nupdate-noise-min = 3.0\n")
-    site = {"clients": "0,1,2", "policy": str(file)}
-    if plugins.is_plugin(name := case.partition(" ")[0]):
-        site["plugins"] = plugins.split(name)[0]
     try:
-        with (
-            mock.patch.object(policy, "check_identity"),  # these graphs are no files
-            mock.patch.object(gate, "for_others", str),
-        ):
-            lab.run(case, node_configs=[site], **config)
+        ours, theirs = (
+            _what_leaves(lab, case, load, config)
+            for load in (federation, _other_federation)
+        )
     except FedGraphError as error:
-        raise Broken(
-            "with privacy.update-clip, send only what uplink() is given, or refuse the"
-            f" setting in Settings.check(): {error}"
-        ) from error
+        raise Broken(f"a run with privacy.update-clip stops: {error}") from error
+    for one, other in zip_longest(ours, theirs, fillvalue=("how much is sent", 0)):
+        if one != other:
+            raise Broken(
+                f"with privacy.update-clip, {one[0]} depends on a client's data beside"
+                " its noisy update; send what uplink() is given, or refuse the setting"
+                " in Settings.check()"
+            )
     return None
 
 
@@ -448,6 +454,54 @@ def _check_resumed(whole: Run, resumed: Run, what: str) -> None:
             " the strategy, or private_keys() and extra_state() of the client, forget"
             " something"
         )
+
+
+# Two worlds: other data at every client, and the same noisy updates. Whatever differs
+# between what leaves the clients of the two has gone around the mechanism that protects
+# updates.
+
+
+def _other_federation(settings: RunSettings, client_id: int) -> GraphPartition:
+    """Make as many graphs or nodes as :func:`federation`, with other content."""
+    own = federation(settings, client_id)
+    other = replace(settings, split_seed=settings.split_seed + 1)
+    graphs, y = federation(other, client_id).graphs, own.graphs.y.copy()
+    y[: len(y) // 2] = y[0]
+    return replace(own, graphs=replace(graphs, y=y), split_hash="", data_hash="")
+
+
+def _what_leaves(
+    lab: Lab, case: str, load: Any, config: Mapping[str, Any]
+) -> list[tuple[str, object]]:
+    """Run a case with noisy updates that are given, and note all that is sent."""
+    found: list[tuple[str, object]] = []
+    charge = PrivateSite.noisy_update
+
+    def packed(parcels: Mapping[int, Parcel], *header: Any) -> Any:
+        for client, p in parcels.items():
+            arrays = {k: a.tobytes() for k, a in {**p.arrays, **p.evaluation}.items()}
+            sent = {"the error": p.error, **p.metrics, **p.facts, **arrays}
+            found.extend(
+                (f"{name} of client {client}", value)
+                for name, value in sent.items()
+                if not name.startswith(EXACT)
+            )
+        return pack(parcels, *header)
+
+    def given(self: PrivateSite, update: Any, partition: Any, **rest: Any) -> Any:
+        charge(self, update, partition, **rest)
+        rng = np.random.default_rng([rest["server_round"], partition.client_id])
+        return [rng.normal(0, 0.01, a.shape).astype(a.dtype) for a in update]
+
+    with (
+        mock.patch("datasets.load_partition", load),
+        mock.patch.object(PrivateSite, "noisy_update", given),
+        mock.patch.object(client_app, "pack", packed),
+    ):
+        finished = lab.run(case, **config)
+    for name, model in finished.models.items():
+        found.extend((f"{k} of model {name}", a.tobytes()) for k, a in model.items())
+    return found
 
 
 # The command -----------------------------------------------------------------------

@@ -19,6 +19,14 @@ import numpy as np
 import torch
 from flwr.app import Error, Message
 from forks import warm_context
+from toy_graphs import (  # noqa: F401  as toys.NAME
+    federation,
+    make_node_partition,
+    make_partition,
+    make_whole_graph,
+    random_graphs,
+    with_tasks,
+)
 
 from clients.base import GraphClient, start_of
 from clients.graphs.batching import Batch, CollatedGraphs
@@ -40,15 +48,9 @@ from simulations.inline import InlineGrid
 from simulations.tiny_runs import (  # noqa: F401  as toys.NAME
     TINY,
     Run,
-    federation,
-    make_node_partition,
-    make_partition,
-    make_whole_graph,
     own,
-    random_graphs,
     row,
     tiny,
-    with_tasks,
 )
 from strategies.round_report import ClientInfo
 

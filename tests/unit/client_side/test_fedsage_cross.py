@@ -480,7 +480,7 @@ def test_the_generator_and_what_it_made_stay_at_home(cross, mail):
 
 
 def test_noise_on_updates_is_refused_beside_raw_rows():
-    with pytest.raises(ConfigError, match=r"hand out raw feature rows, which noise on"):
+    with pytest.raises(ConfigError, match=r"feature rows of nodes.*, which noise on"):
         toys.resolved("fedsage+", **CROSS, **{"privacy.update-clip": 1.0})
     toys.resolved("fedsage+", **{"privacy.update-clip": 1.0})
 
