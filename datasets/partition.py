@@ -38,9 +38,9 @@ from .public.moleculenet import load_moleculenet
 from .public.tu import load_tu
 from .splits import ALL as ALL_TASKS
 from .splits import add_noise, check_noise, mask_tasks
-from .tabular.blocks import needing_permission
 from .tabular.encode import LeftOut
 from .tabular.schema_file import GRAPH_CSV, GRAPHS_CSV
+from .tabular.table import needing_permission
 from .target_scale import check_scales, scaled
 
 

@@ -22,9 +22,8 @@ from fedgraph_flwr.core.files import is_there, replacing
 def rows_of(table, *needed):
     """Give the line and the cells of each row; refuse a table without a column."""
     need_columns(table, needed)
-    for block in table.blocks():
-        for at, line in enumerate(block.lines):
-            yield line, {column: cells[at] for column, cells in block.cells.items()}
+    for at, line in enumerate(table.rows.lines):
+        yield line, {column: cells[at] for column, cells in table.rows.cells.items()}
 
 
 def number(cell, place):

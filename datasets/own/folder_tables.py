@@ -1,4 +1,4 @@
-"""The tables in a user's folder, read in blocks of rows: CSV, Parquet and TU files.
+"""The tables in a user's folder: CSV, Parquet and TU files.
 
 Everything comes out as text, cell by cell; ``encode`` turns it into numbers. A file in
 TU's layout has no names of columns; numbers of lines are names of graphs and nodes.
@@ -6,7 +6,7 @@ TU's layout has no names of columns; numbers of lines are names of graphs and no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
@@ -16,17 +16,16 @@ from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.words import shortened
 
 from ..public.tu import REQUIRED, RawFiles
-from ..tabular.blocks import (
-    BLOCK,
-    Block,
+from ..tabular.schema_file import SPLIT
+from ..tabular.table import (
+    Rows,
     Table,
     Tables,
+    as_rows,
     check_columns,
-    in_blocks,
     needing_permission,
     read_csv,
 )
-from ..tabular.schema_file import SPLIT
 
 CORRECT_PLACE = "correct data-dir (on a site: data-path of --node-config)"
 _UNUSED = ("edge_labels", "edge_attributes", "graph_attributes")
@@ -63,25 +62,25 @@ def _tu_tables(folder: Path, name: str) -> Tables:
             graph, ends = RawFiles(name, files, origin=folder).structure()
         return list(map(str, graph.tolist())), ends
 
-    def nodes() -> Iterator[Block]:
+    def nodes() -> Rows:
         readers = [read_csv(path(kind), has_header=False) for kind in optional]
         rows = enumerate(zip(structure()[0], *readers, strict=True), 1)
         cells = (
             (n, [graph, str(n), *chain.from_iterable(row for _, row in parts)])
             for n, (graph, *parts) in rows
         )
-        yield from in_blocks(of_nodes, cells)
+        return as_rows(of_nodes, cells)
 
-    def edges() -> Iterator[Block]:
+    def edges() -> Rows:
         of, ends = structure()
         cells = ([of[a - 1], str(a), str(b)] for a, b in ends.tolist())
-        yield from in_blocks(of_edges, enumerate(cells, 1))
+        return as_rows(of_edges, enumerate(cells, 1))
 
-    def graphs() -> Iterator[Block]:
+    def graphs() -> Rows:
         structure()  # which checks that each has its label
         rows = read_csv(path("graph_labels"), has_header=False)
         cells = ((n, [str(n), *row]) for n, row in rows)
-        yield from in_blocks(("graph", "label"), cells)
+        return as_rows(("graph", "label"), cells)
 
     return Tables(
         graphs=Table(
@@ -188,13 +187,13 @@ def _table(folder: Path, stem: str) -> Table:
             " not"
         )
 
-    def blocks() -> Iterator[Block]:
+    def read() -> Rows:
         if is_csv:
-            return in_blocks(columns, islice(read_csv(path), 1, None))
-        return _parquet_blocks(path, columns)
+            return as_rows(columns, islice(read_csv(path), 1, None))
+        return _parquet_rows(path, columns)
 
     unit = "line" if is_csv else "row"
-    return Table(path.name, (path,), tuple(columns), blocks, unit=unit)
+    return Table(path.name, (path,), tuple(columns), read, unit=unit)
 
 
 def _parquet_columns(path: Path) -> list[str]:
@@ -221,22 +220,23 @@ def _no_parquet(
     )
 
 
-def _parquet_blocks(path: Path, columns: Sequence[str]) -> Iterator[Block]:
+def _parquet_rows(path: Path, columns: Sequence[str]) -> Rows:
     import pyarrow
     from pyarrow import compute, parquet
 
-    done, name = 0, ""
+    found: dict[str, list[str]] = {name: [] for name in columns}
+    name = ""
     try:
         with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=BLOCK):
-                cells = {}
+            for batch in file.iter_batches():
                 for name, column in zip(columns, batch.columns, strict=True):
                     texts = compute.fill_null(column.cast(pyarrow.string()), "")
                     kind = getattr(column.type, "value_type", column.type)
                     if pyarrow.types.is_boolean(kind):  # True, as CSV files have it
                         texts = compute.utf8_capitalize(texts)
-                    cells[name] = [cell.strip() for cell in texts.to_pylist()]
-                yield Block(range(done + 1, done + len(batch) + 1), cells)
-                done, name = done + len(batch), ""
+                    found[name] += [cell.strip() for cell in texts.to_pylist()]
+                name = ""
     except (OSError, ValueError, NotImplementedError) as error:
+        done = min(map(len, found.values()))
         raise _no_parquet(path, error, done + 1, name) from error
+    return Rows(range(1, len(found[columns[0]]) + 1), found)

@@ -20,7 +20,6 @@ from fedgraph_flwr.core.data import GraphSet, IntArray, distinct_edges, pointer
 from fedgraph_flwr.core.errors import DataError
 
 from ..cache import CACHE_FORMAT, cache_root, checksum, open_or_build
-from ..tabular.blocks import Table, Tables, unchanged
 from ..tabular.cells import same_look
 from ..tabular.encode import (
     MAKE_FIT,
@@ -40,6 +39,7 @@ from ..tabular.rows import (
     read_units,
 )
 from ..tabular.schema_file import GRAPHS_CSV, KEYS, SPLIT, Schema
+from ..tabular.table import Table, Tables, unchanged
 from .folder_tables import find_tables
 
 
@@ -342,7 +342,7 @@ def build(
         not_used=not_used,
         left_out=[text for share in raw.left_out if (text := str(share))],
         remarks=[
-            *problems.remarks(),
+            *problems.remarks,
             *far_columns(schema, tables.nodes, raw.x),
             *same_look("graphs" if is_whole else "nodes", raw.names),
             *raw.notes,

@@ -13,17 +13,19 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.words import shortened
 
-from ..tabular.blocks import Table
 from ..tabular.cells import (
+    MIN_COUNT,
+    Numbers,
+    Unknown,
     as_whole,
     by_value,
     is_compact_day,
@@ -32,7 +34,6 @@ from ..tabular.cells import (
     same_look,
     shape,
 )
-from ..tabular.columns import MIN_COUNT, Numbers, Unknown
 from ..tabular.encode import meaning, need_columns, read_numbers
 from ..tabular.schema_file import (
     ALL,
@@ -52,6 +53,7 @@ from ..tabular.schema_file import (
     Schema,
     is_name,
 )
+from ..tabular.table import Table
 from .folder_tables import find_tables, holds_tables, is_one_graph, wanted_tables
 
 _MOST_DISTINCT = 1000  # categories of one column, before it counts as text
@@ -61,67 +63,38 @@ _MOST_ODD = 12  # categories that look like numbers or dates in another form
 _THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(?:\.\d{3})*|0")
 
 
-@dataclass
 class Profile:
-    """Statistics of one column, gathered block by block; few single cells are kept.
+    """Statistics of one column of a table.
 
-    ``holders`` says of each different cell in how many graphs or nodes it stands, up to
-    ``enough``; None once there are too many different cells. ``num_odd`` cells are
-    neither missing nor finite numbers; ``first`` has the line and text of one of them.
-    ``rows`` counts rows of each cell of ``holders``. ``owners`` are those of cells that
-    are numbers or dates.
+    ``holders`` says in how many graphs or nodes each different cell stands; None if
+    there are too many different cells. ``num_odd`` cells are neither missing nor finite
+    numbers; ``first`` has the line and text of one of them. ``rows`` counts rows of
+    each cell. ``num_owners`` graphs or nodes have a number or date. A cell that fewer
+    than ``enough`` of them have is of single ones.
     """
 
-    table: Table
-    column: str
-    enough: int
-    count: int = 0
-    num_missing: int = 0
-    num_odd: int = 0
-    first: tuple[int, str] = (0, "")
-    rows: Counter[str] = field(default_factory=Counter)
-    all_differ: bool = True
-    unknown: Unknown = field(default_factory=Unknown)
-    days: Numbers = field(default_factory=Numbers)
-    owners: set[str] = field(default_factory=set)
-    holders: dict[str, set[str]] | None = field(default_factory=dict)
-    _some: list[str] = field(default_factory=list)  # once there are too many
-    _seen: set[str] = field(default_factory=set)
-
-    def add(
-        self, cells: Sequence[str], owners: Sequence[str], lines: Sequence[int]
-    ) -> None:
-        """Take in some cells, each with its graph or node, and its line."""
-        values = read_numbers(cells)
-        present, finite = ~np.isnan(values), np.isfinite(values)
-        self.unknown.add(cells, values)
-        odd = np.flatnonzero(present & ~finite).tolist()
-        self.num_odd += len(odd)
-        self.num_missing += int((~present).sum())
-        self.count += int(present.sum())
-        rows = np.flatnonzero(finite).tolist()
-        if odd and not self.first[0]:
-            self.first = lines[odd[0]], cells[odd[0]]
-        day = {cell: read_day(cell) for cell in {cells[row] for row in odd}}
-        dated = [row for row in odd if math.isfinite(day[cells[row]])]
-        self.days.add(np.array([day[cells[row]] for row in dated]))
-        if len(self.owners) < self.enough:
-            self.owners.update(owners[row] for row in (*rows, *dated))
-        if self.all_differ:
-            before = len(self._seen)
-            self._seen.update(cells[row] for row in rows)
-            self.all_differ = len(self._seen) == before + len(rows)
-            if not self.all_differ:
-                self._seen.clear()
-        if self.holders is None:
-            return
-        self.rows.update(cells)
-        for row in np.flatnonzero(present).tolist():
-            known = self.holders.setdefault(cells[row], set())
-            if len(known) < self.enough:
-                known.add(owners[row])
-        if len(self.holders) > _MOST_DISTINCT:
-            self._some, self.holders = list(self.holders), None
+    def __init__(self, table: Table, column: str, owner: str, enough: int) -> None:
+        self.table, self.column, self.enough = table, column, enough
+        cells = table.rows.cells[column]
+        values, days = read_numbers(cells), np.full(len(cells), np.nan)
+        odd = np.flatnonzero(np.isinf(values)).tolist()
+        days[odd] = [read_day(cells[row]) for row in odd]
+        is_number, is_day = np.isfinite(values), np.isfinite(days)
+        frame = pd.DataFrame({"cell": cells, "owner": table.rows.cells[owner]})
+        pairs = frame[~np.isnan(values)].drop_duplicates()
+        holders = pairs.cell.value_counts(sort=False).to_dict()
+        self.names = list(holders)
+        self.holders = holders if len(holders) <= _MOST_DISTINCT else None
+        self.rows = Counter(cells)
+        usual = max(holders, key=self.rows.__getitem__, default="")
+        self._has_usual = holders.get(usual, 0)  # graphs or nodes
+        self._has_another = pairs.owner[pairs.cell != usual].nunique()
+        self.unknown, self.days = Unknown.of(cells, values), Numbers(days[is_day])
+        self.count = int((~np.isnan(values)).sum())
+        self.num_missing, self.num_odd = len(cells) - self.count, len(odd)
+        self.first = (table.rows.lines[odd[0]], cells[odd[0]]) if odd else (0, "")
+        self.num_owners = frame.owner[is_number | is_day].nunique()
+        self.all_differ = frame.cell[is_number].is_unique
 
     @property
     def numbers(self) -> Numbers:
@@ -142,19 +115,13 @@ class Profile:
     @property
     def is_grouped(self) -> bool:
         """Whether 1.234 may mean 1234: so are all, or whole numbers below 1000."""
-        names = self._names
-        are_so = any("." in name for name in names)
-        return are_so and all(map(_THOUSANDS.fullmatch, names))
-
-    @property
-    def _names(self) -> list[str]:
-        """Different cells, or the first of too many."""
-        return self._some or list(self.holders or ())
+        are_so = any("." in name for name in self.names)
+        return are_so and all(map(_THOUSANDS.fullmatch, self.names))
 
     @property
     def is_left_out(self) -> bool:
         """Whether so many are written oddly that they are no category."""
-        return self.is_written_oddly and len(self._names) > _MOST_ODD
+        return self.is_written_oddly and len(self.names) > _MOST_ODD
 
     @property
     def is_written_oddly(self) -> bool:
@@ -165,8 +132,8 @@ class Profile:
         """
         if self.is_mostly_number or self.is_date:
             return False
-        forms = [shape(name) for name in self._names if re.search(r"\d", name)]
-        is_most = _ODD * len(forms) >= (_ODD - 1) * len(self._names) > 0
+        forms = [shape(name) for name in self.names if re.search(r"\d", name)]
+        is_most = _ODD * len(forms) >= (_ODD - 1) * len(self.names) > 0
         is_one_form = is_most and len(set(forms)) <= max(1, len(forms) // 4)
         return is_one_form or (2 * self.num_odd <= self.count and not self.has_codes)
 
@@ -182,15 +149,13 @@ class Profile:
         Numbers do so, too, that differ by rounding, or in fewer than ``enough`` graphs
         or nodes.
         """
-        if self.holders is not None and len(self.holders) == 1:
+        if len(self.names) == 1:
             return True
         if self.is_flag or not (self.is_mostly_number or self.is_date):
             return False
         one = self.days if self.is_date else self.numbers
         noise = 0.0 if self.is_date or one.is_integer else _NOISE * abs(one.mean)
-        owners = dict(self.holders or {"": set[str]()})
-        first = owners.pop(max(owners, key=self.rows.__getitem__))
-        are_few = len(set[str]().union(*owners.values())) < self.enough <= len(first)
+        are_few = self._has_another < self.enough <= self._has_usual
         return one.std <= noise or are_few
 
     @property
@@ -198,7 +163,7 @@ class Profile:
         """Whether many graphs or nodes have each cell, some of them no number."""
         if not self.num_odd or self.holders is None:
             return False
-        return all(len(owners) >= self.enough for owners in self.holders.values())
+        return all(count >= self.enough for count in self.holders.values())
 
     @property
     def is_id(self) -> bool:
@@ -221,7 +186,7 @@ class Profile:
     def frequent(self) -> list[str]:
         """List cells that enough graphs or nodes have."""
         found = (self.holders or {}).items()
-        return sorted((c for c, o in found if len(o) >= self.enough), key=_order)
+        return sorted((c for c, n in found if n >= self.enough), key=_order)
 
 
 def _order(cell: str) -> tuple[bool, float, str]:
@@ -341,13 +306,8 @@ def infer_schema(
 def profile(table: Table, owner: str, enough: int) -> dict[str, Profile]:
     """Profile every column that is no key of the table."""
     need_columns(table, [owner])
-    found = {
-        c: Profile(table, c, enough) for c in table.columns if c not in KEYS["nodes"]
-    }
-    for block in table.blocks():
-        for column, one in found.items():
-            one.add(block.cells[column], block.cells[owner], block.lines)
-    return found
+    columns = [c for c in table.columns if c not in KEYS["nodes"]]
+    return {c: Profile(table, c, owner, enough) for c in columns}
 
 
 def _choose_targets(
@@ -544,7 +504,7 @@ def _feature(one: Profile, *, statistics: bool, notes: list[str]) -> Feature | N
 def _remarks(one: Profile, listed: Collection[str] = ()) -> list[str]:
     """Name cells that may stand for "not known"; of dates, too; and other readings."""
     what = one.table.of(one.column)
-    days = Unknown(rows=one.unknown.rows, numbers=one.days)
+    days = Unknown(one.unknown.rows, Counter(), one.days)
     more = days.notes(what, one.enough, shown=_date) if one.is_date else []
     if len(one.numbers.ends) > 2 and all(map(is_compact_day, one.numbers.ends)):
         more.append(
@@ -589,7 +549,7 @@ def _number(
     what, std = f"{one.column} of nodes", float(f"{numbers.std:.2g}")
     if not statistics:
         why = " (--no-statistics)"
-    elif len(one.owners) < one.enough:
+    elif one.num_owners < one.enough:
         why = ": a mean of so few would tell of them"
     else:
         is_finite = math.isfinite(numbers.mean + std)

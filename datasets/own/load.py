@@ -214,8 +214,7 @@ def name_items(
     folder = client_folder(settings.data_dir, client_id, settings.num_clients)
     tables = find_tables(folder, whole_graphs=is_whole)
     table, column = (tables.graphs or tables.nodes), "graph" if is_whole else "node"
-    names = [name for block in table.blocks() for name in block.cells[column]]
-    return column, [names[row] for row in rows]
+    return column, [table.rows.cells[column][row] for row in rows]
 
 
 def own_graphs_client(settings: RunSettings, client_id: int) -> GraphPartition:

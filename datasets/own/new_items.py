@@ -116,18 +116,17 @@ def _only_csv(path: Path) -> Path:
 
 
 def _molecules(settings: RunSettings, path: Path, tasks: list[str]) -> NewItems:
-    header, records = read_table(path)
-    at = find_column(settings.csv_smiles_column, header, "csv-smiles-column", path)
+    rows, odd = read_table(path)
+    column = settings.csv_smiles_column
+    find_column(column, rows, "csv-smiles-column", path)
     builder = MoleculeBuilder(as_written=settings.dataset != SMILES_CSV)
-    names, unfit = [], []
-    for number, (line, cells) in enumerate(records):
-        if len(cells) != len(header):
-            why = f"{len(cells)} cells, the header has {len(header)}"
-            unfit.append((str(line), why))
-        elif builder.add(cells[at].strip(), number):
-            names.append(str(line))
-    lines = {number: str(line) for number, (line, _) in enumerate(records)}
-    unfit += [(lines[number], why) for number, why in builder.bad]
+    names = [
+        str(rows.lines[at])
+        for at, smiles in enumerate(rows.cells[column])
+        if at not in odd and builder.add(smiles, at)
+    ]
+    bad = sorted([*odd.items(), *builder.bad])
+    unfit = [(str(rows.lines[at]), why) for at, why in bad]
     if not names:
         raise DataError(
             f"{path} has no usable molecule; give a line of column names and a line for"
@@ -137,5 +136,4 @@ def _molecules(settings: RunSettings, path: Path, tasks: list[str]) -> NewItems:
     y = np.full((len(names), len(tasks)), np.nan, np.float32)
     made = builder.finish(settings.dataset, y, tasks, raw_sha256="", bad=[])
     graphs = made.take(np.arange(len(made)), settings.features)
-    unfit.sort(key=lambda entry: int(entry[0]))
     return NewItems(graphs=graphs, names=names, column="line", unfit=unfit)

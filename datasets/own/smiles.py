@@ -29,8 +29,8 @@ from ..molecules import (
 )
 from ..smiles_table import CsvFormat, CsvMolecules, build_from_csv
 from ..splits import need_graphs
-from ..tabular.blocks import unchanged
 from ..tabular.schema_file import ALL, SPLIT
+from ..tabular.table import unchanged
 from .folder_tables import CORRECT_PLACE
 
 log = logging.getLogger("flwr.fedgraph")

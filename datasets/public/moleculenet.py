@@ -160,13 +160,12 @@ def _convert(name: str, path: Path) -> Molecules:
         digest = checksum([path])
         if not path.read_bytes().endswith(b"\n"):
             raise DataError(f"{path} is empty or cut off: fetch the data set again")
-        header, records = read_table(path)
-        y = [
-            [float(cell or "nan") for cell in cells[raw.labels]]
-            for row, (_, cells) in enumerate(records)
-            if builder.add(cells[raw.smiles], row)
-        ]
-        tasks = header[raw.labels]
+        rows, _ = read_table(path)
+        columns = list(rows.cells)
+        tasks = columns[raw.labels]
+        smiles = rows.cells[columns[raw.smiles]]
+        kept = [row for row, text in enumerate(smiles) if builder.add(text, row)]
+        y = [[float(rows.cells[t][row] or "nan") for t in tasks] for row in kept]
         labels = np.array(y, np.float32).reshape(len(y), len(tasks))
     except (OSError, ValueError) as error:
         raise DataError(

@@ -39,7 +39,7 @@ from ..cache import (
     set_data_dir,
     unpack_texts,
 )
-from ..tabular.blocks import unchanged
+from ..tabular.table import unchanged
 
 REQUIRED = ("A", "graph_indicator", "graph_labels")
 LABELS, ATTRIBUTES = "node_labels", "node_attributes"

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from fedgraph_flwr.core.data import IntArray
 from fedgraph_flwr.core.errors import DataError
 
-from .blocks import Block, Table, no_column
 from .cells import (
     LIMITS,
+    MIN_COUNT,
     TRUTH,
+    Unknown,
     as_whole,
     by_look,
     by_value,
@@ -28,8 +29,8 @@ from .cells import (
     readings,
     twin,
 )
-from .columns import MIN_COUNT, Unknown
 from .schema_file import CATEGORY, DATE, DROP, INDICATOR, NUMBER, Feature, Schema
+from .table import Rows, Table, no_column
 
 ROLES = {"train": 0, "val": 1, "test": 2}
 NO_ROLE = -1
@@ -41,12 +42,13 @@ _FAR, _WIDE, _NARROW = 5, 10, 1e-3  # spreads of the site that made the schema
 _CROWDED = 0.05  # of the spread; it is 2.6 of normal numbers
 _FEW = 5  # names that a message lists
 _AT_ALL = "in the schema of all sites"
+CORRECT_KIND = f"correct it, or correct kind of [target] {_AT_ALL}"
 MAKE_FIT = (
     "correct the tables, or use the schema that they were made for, or, if rows name"
     f' accounts of other sites, set outside = "{DROP}" above [target] {_AT_ALL}'
 )
 _values, _looks = lru_cache(by_value), lru_cache(by_look)  # names are many
-Flaw = tuple[int, str, str]  # row of the block, column, what is wrong, and its cure
+Flaw = tuple[int, str, str]  # row of the table, column, what is wrong, and its cure
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,13 @@ class Problem:
 
 @dataclass
 class Problems:
-    """Collects rows that do not fit, in the order of the files."""
+    """Collects rows that do not fit, in the order of the files.
+
+    ``remarks`` name cells that may stand for "not known", with their share.
+    """
 
     found: list[Problem] = field(default_factory=list)
-    unknown: dict[str, tuple[Unknown, Sequence[str]]] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
 
     def add(self, where: str, text: str, name: str = "") -> None:
         """Record a row that does not fit.
@@ -86,30 +91,22 @@ class Problems:
                 f" {first_few(self.found)}; {MAKE_FIT}"
             )
 
-    def see(self, schema: Schema, table: Table, block: Block, *whose: str) -> None:
-        """Count cells that may stand for "not known".
+    def remark_features(self, schema: Schema, table: Table) -> None:
+        """Remark on cells of features."""
+        for one in schema.features:
+            self._remark(table, one.column, one.categories, one.kind == NUMBER)
 
-        ``whose`` are the cells: "features", "targets", or both.
-        """
-        found: dict[str, tuple[Sequence[str], bool]] = {}  # names, whether numbers
-        if "features" in whose:
-            found |= {
-                f.column: (f.categories, f.kind == NUMBER) for f in schema.features
-            }
-        if "targets" in whose:
-            found |= dict.fromkeys(schema.targets, (schema.classes, not schema.classes))
-        for column, (names, is_number) in found.items():
-            what, cells = table.of(column), block.cells[column]
-            one, _ = self.unknown.setdefault(what, (Unknown(), names))
-            one.add(cells, read_numbers(cells) if is_number else None)
+    def remark_targets(self, schema: Schema, table: Table) -> None:
+        """Remark on cells of targets."""
+        for column in schema.targets:
+            self._remark(table, column, schema.classes, not schema.classes)
 
-    def remarks(self) -> list[str]:
-        """Name such cells, with their share."""
-        return [
-            note
-            for what, (one, listed) in self.unknown.items()
-            for note in one.notes(what, MIN_COUNT, listed=listed)
-        ]
+    def _remark(
+        self, table: Table, column: str, names: Sequence[str], is_number: bool
+    ) -> None:
+        cells = table.rows.cells[column]
+        one = Unknown.of(cells, read_numbers(cells) if is_number else None)
+        self.remarks += one.notes(table.of(column), MIN_COUNT, listed=names)
 
 
 def first_few(problems: Sequence[object]) -> str:
@@ -169,7 +166,7 @@ def need_columns(table: Table, columns: Iterable[str]) -> None:
         )
 
 
-def encode_features(schema: Schema, block: Block) -> tuple[NDArray[Any], list[Flaw]]:
+def encode_features(schema: Schema, rows: Rows) -> tuple[NDArray[Any], list[Flaw]]:
     """Encode the feature columns of some nodes.
 
     Returns
@@ -182,31 +179,31 @@ def encode_features(schema: Schema, block: Block) -> tuple[NDArray[Any], list[Fl
     Raises
     ------
     DataError
-        The schema makes too many numbers of the table so far.
+        The schema makes too many numbers of the table.
     """
     flaws: list[Flaw] = []
     if is_one_hot(schema):
-        codes = _codes(schema.features[0], block, flaws)
+        codes = _codes(schema.features[0], rows, flaws)
         return np.maximum(codes, 0), flaws
     width = sum(feature.width for feature in schema.features)
-    lines = max(block.lines, default=0)  # rows so far
-    if lines * width > MOST_NUMBERS:
+    count = len(rows.lines)
+    if count * width > MOST_NUMBERS:
         raise DataError(
-            f"{lines} nodes with the schema's {width} columns each are more than"
+            f"{count} nodes with the schema's {width} columns each are more than"
             f" {MOST_NUMBERS} numbers; list fewer categories {_AT_ALL}, and let rare"
             " ones share a column by other = true"
         )
-    x = np.zeros((len(block.lines), width), np.float32)
+    x = np.zeros((count, width), np.float32)
     at = 0
     for feature in schema.features:
         part = x[:, at : at + feature.width]
         at += feature.width
         if feature.kind == CATEGORY:
-            codes = _codes(feature, block, flaws)
-            rows = np.flatnonzero(codes >= 0)
-            part[rows, codes[rows]] = 1
+            codes = _codes(feature, rows, flaws)
+            at_cell = np.flatnonzero(codes >= 0)
+            part[at_cell, codes[at_cell]] = 1
         else:
-            _fill_numbers(feature, block, part, flaws)
+            _fill_numbers(feature, rows, part, flaws)
     return x, flaws
 
 
@@ -252,9 +249,9 @@ def is_one_hot(schema: Schema) -> bool:
     return len(schema.features) == 1 and schema.features[0].kind == CATEGORY
 
 
-def _codes(feature: Feature, block: Block, flaws: list[Flaw]) -> IntArray:
+def _codes(feature: Feature, rows: Rows, flaws: list[Flaw]) -> IntArray:
     """Column of each cell; -1 if it has none."""
-    cells = block.cells[feature.column]
+    cells = rows.cells[feature.column]
     codes = _find(feature.categories, cells)
     for row in np.flatnonzero(codes < 0).tolist():
         cell = cells[row]
@@ -295,9 +292,9 @@ def _like(cell: str, names: tuple[str, ...]) -> str:
 
 
 def _fill_numbers(
-    feature: Feature, block: Block, part: NDArray[np.float32], flaws: list[Flaw]
+    feature: Feature, rows: Rows, part: NDArray[np.float32], flaws: list[Flaw]
 ) -> None:
-    cells = block.cells[feature.column]
+    cells = rows.cells[feature.column]
     if feature.kind == DATE:
         known = {cell: read_day(cell) for cell in set(cells)}
         values = np.array([known[cell] for cell in cells], np.float64)
@@ -370,7 +367,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def encode_targets(
-    schema: Schema, block: Block, *, are_known: bool = True
+    schema: Schema, rows: Rows, *, are_known: bool = True, cure: str = CORRECT_KIND
 ) -> tuple[NDArray[Any], list[Flaw]]:
     """Encode what is to be predicted.
 
@@ -383,7 +380,7 @@ def encode_targets(
     """
     flaws: list[Flaw] = []
     if schema.classes:
-        cells = block.cells[schema.targets[0]] if are_known else [""] * len(block.lines)
+        cells = rows.cells[schema.targets[0]] if are_known else [""] * len(rows.lines)
         codes = _find(schema.classes, cells)
         for row in np.flatnonzero(codes < 0).tolist():
             if not is_missing(cell := cells[row]):
@@ -393,27 +390,26 @@ def encode_targets(
                 flaws.append((row, schema.targets[0], what))
         return codes, flaws
     is_binary = schema.target_kind == "binary"
-    y = np.full((len(block.lines), len(schema.targets)), np.nan, np.float32)
+    y = np.full((len(rows.lines), len(schema.targets)), np.nan, np.float32)
     for at, column in enumerate(schema.targets if are_known else ()):
-        cells = block.cells[column]
+        cells = rows.cells[column]
         values = read_numbers(cells, truth=is_binary)
         with np.errstate(over="ignore"):
             y[:, at] = values
         fits = np.isin(values, (0, 1)) if is_binary else np.isfinite(y[:, at])
         for row in np.flatnonzero(~fits & ~np.isnan(values)).tolist():
-            must = f"a target must be {'0 or 1' if is_binary else 'a finite number'},"
+            must = f"a label must be {'0 or 1' if is_binary else 'a finite number'},"
             must += f" or empty where it is missing, got {cells[row]!r}"
-            must += f"{meaning(cells[row])}; correct it, or correct kind of [target]"
-            flaws.append((row, column, f"{must} {_AT_ALL}"))
+            flaws.append((row, column, f"{must}{meaning(cells[row])}; {cure}"))
             y[row, at] = np.nan
     return y, flaws
 
 
 def encode_roles(
-    column: str, block: Block, *, may_miss: bool
+    column: str, rows: Rows, *, may_miss: bool
 ) -> tuple[NDArray[np.int8], list[Flaw]]:
     """Encode a column of splits: 0 train, 1 val, 2 test, -1 none."""
-    cells = block.cells[column]
+    cells = rows.cells[column]
     roles = np.array([ROLES.get(cell, NO_ROLE) for cell in cells], np.int8)
     flaws: list[Flaw] = []
     for row in np.flatnonzero(roles < 0).tolist():

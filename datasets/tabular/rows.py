@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.core.data import IntArray
 
-from .blocks import Block, Table, Tables
 from .cells import alike, by_look, is_missing, twin
 from .encode import (
     NO_ROLE,
@@ -27,6 +26,7 @@ from .encode import (
     need_columns,
 )
 from .schema_file import KEYS, SPLIT, Schema
+from .table import Rows, Table, Tables
 
 ADD_IT = "; add it there, or delete this row"  # cure of a row that names a stranger
 _SAYS_HOW = re.compile(
@@ -90,20 +90,16 @@ class Edges:
         return int((~self.fits & ~self.is_bad).sum())
 
 
-def says_how(column: str) -> bool:
-    """Whether a column, by its name, says how numbers of others are meant."""
-    return _SAYS_HOW.search(column) is not None
-
-
 def tell_mixed(columns: Mapping[str, Collection[str]]) -> list[str]:
-    """Warn of columns, by their different cells, that say how numbers are meant."""
-    found = {n: sorted({*cells} - {""}) for n, cells in columns.items()}
+    """Warn of columns that say how numbers of others are meant, if in several ways."""
+    says_how = filter(_SAYS_HOW.search, columns)
+    found = {name: sorted({*columns[name]} - {""}) for name in says_how}
     return [
         f"column {name} is not used and holds {', '.join(map(repr, cells[:3]))}:"
         " numbers in several units, or limits as in >10, are learnt as if they were"
         " alike; write them in one unit, and leave out rows with limits"
         for name, cells in found.items()
-        if len(cells) > 1 and says_how(name)
+        if len(cells) > 1
     ]
 
 
@@ -128,84 +124,64 @@ def read_units(
     features = [f.column for f in schema.features if is_node]
     need_columns(table, [key, *features, *(schema.targets if needs_targets else ())])
     has_split = needs_targets and SPLIT in table.columns
-    used = {*schema.targets, *features}
-    mixed = {c: set[str]() for c in table.columns if c not in used and says_how(c)}
-    whose = ["features"] * is_node + ["targets"] * needs_targets
-    first: dict[str, int] = {}
-    names: list[str] = []
-    bad: list[int] = []
-    parts: list[tuple[Any, ...]] = []
-    for block in _blocks(table):
-        at, count, named = len(names), len(block.lines), block.cells[key]
-        for column, found in mixed.items():
-            found.update(block.cells[column])
-        problems.see(schema, table, block, *whose)
-        x: NDArray[Any] = np.zeros((count, 0), np.float32)
-        role = np.full(count, NO_ROLE, np.int8)
-        flaws: list[Flaw] = []
-        if is_node:
-            x, flaws = encode_features(schema, block)
-        y, more = encode_targets(schema, block, are_known=needs_targets)
+    rows = table.rows
+    count, names = len(rows.lines), list(rows.cells[key])
+    x: NDArray[Any] = np.zeros((count, 0), np.float32)
+    role = np.full(count, NO_ROLE, np.int8)
+    flaws: list[Flaw] = []
+    if is_node:
+        problems.remark_features(schema, table)
+        x, flaws = encode_features(schema, rows)
+    if needs_targets:
+        problems.remark_targets(schema, table)
+    y, more = encode_targets(schema, rows, are_known=needs_targets)
+    flaws += more
+    if has_split:
+        role, more = encode_roles(SPLIT, rows, may_miss=is_node)
         flaws += more
-        if has_split:
-            role, more = encode_roles(SPLIT, block, may_miss=is_node)
-            flaws += more
-        if has_split and is_node:
-            labels = block.cells[schema.targets[0]]
-            flaws += [
-                (
-                    row,
-                    SPLIT,
-                    "a node without label must have no split; empty one of them",
-                )
-                for row in np.flatnonzero((y < 0) & (role != NO_ROLE)).tolist()
-                if is_missing(labels[row])
-            ]
-        flaws += _nameless(key, block)
-        for row, name in enumerate(named):
-            if (before := first.setdefault(name, at + row)) != at + row and name:
-                bad.append(before)
-                text = f"{key} {name!r} is there twice; rename or delete one of them"
-                flaws.append((row, key, text))
-        names += named
-        bad += [at + row for row in _note(table, named, block, flaws, problems)]
-        parts.append((np.array(block.lines, np.int64), x, y, role))
-    lines, x, y, role = (np.concatenate(part) for part in zip(*parts, strict=True))
-    is_bad = np.zeros(len(names), np.bool_)
-    is_bad[bad] = True
+    if has_split and is_node:
+        labels = rows.cells[schema.targets[0]]
+        flaws += [
+            (row, SPLIT, "a node without label must have no split; empty one of them")
+            for row in np.flatnonzero((y < 0) & (role != NO_ROLE)).tolist()
+            if is_missing(labels[row])
+        ]
+    flaws += _nameless(key, rows)
+    first, is_bad = first_rows(names), np.zeros(count, np.bool_)
+    for row, name in enumerate(names):
+        if first[name] != row and name:
+            is_bad[first[name]] = True
+            text = f"{key} {name!r} is there twice; rename or delete one of them"
+            flaws.append((row, key, text))
+    is_bad[_note(table, names, flaws, problems)] = True
+    used = {*schema.targets, *features}
+    unused = {c: cells for c, cells in rows.cells.items() if c not in used}
     may_be_open = bool(schema.classes) and needs_targets and not is_node
     return Units(
         names=names,
-        lines=lines,
+        lines=np.array(rows.lines, np.int64),
         x=x,
         y=y,
         role=role,
         has_split=has_split,
         is_bad=is_bad,
         is_open=(y < 0) & ~is_bad if may_be_open else np.zeros_like(is_bad),
-        notes=tell_mixed(mixed),
+        notes=tell_mixed(unused),
     )
 
 
-def _nameless(key: str, block: Block) -> list[Flaw]:
+def _nameless(key: str, rows: Rows) -> list[Flaw]:
     """Find rows whose graph or node has no name, but a mark of what is not known."""
     return [
         (row, key, f"{f'is {name!r}, no name' if name else 'is empty'}; give it a name")
-        for row, name in enumerate(block.cells[key])
+        for row, name in enumerate(rows.cells[key])
         if not name.isdigit() and is_missing(name)
     ]
-
-
-def _blocks(table: Table) -> Iterator[Block]:
-    """Begin with a block of no row, so that there is one."""
-    yield Block([], {column: [] for column in table.columns})
-    yield from table.blocks()
 
 
 def _note(
     table: Table,
     names: Sequence[str],
-    block: Block,
     flaws: Sequence[Flaw],
     problems: Problems,
 ) -> list[int]:
@@ -215,7 +191,7 @@ def _note(
     """
     for row, column, text in sorted(flaws):
         name = names[row] if names else ""
-        problems.add(table.at(block.lines[row], column), text, name)
+        problems.add(table.at(table.rows.lines[row], column), text, name)
     return [row for row, _, _ in flaws]
 
 
@@ -230,28 +206,22 @@ def read_nodes(
     table, graphs = tables.nodes, tables.graphs
     assert graphs is not None
     need_columns(table, ["graph", "node", *(f.column for f in schema.features)])
-    parts: list[tuple[Any, ...]] = []
+    rows = table.rows
+    problems.remark_features(schema, table)
+    x, flaws = encode_features(schema, rows)
     known = _Names("graph", graph_of, graphs.name, drop=schema.drops_outside)
-    for block in _blocks(table):
-        problems.see(schema, table, block, "features")
-        x, flaws = encode_features(schema, block)
-        graph, named, found = known.graphs(block)
-        name = np.array(
-            [name_of.setdefault(n, len(name_of)) for n in block.cells["node"]], np.int64
-        )
-        flaws += found + _nameless("node", block)
-        is_bad = np.zeros(len(block.lines), np.bool_)
-        is_bad[_note(table, named, block, flaws, problems)] = True
-        parts.append((graph, name, np.array(block.lines, np.int64), x, is_bad))
-    graph, name, lines, x, is_bad = (
-        np.concatenate(part) for part in zip(*parts, strict=True)
-    )
+    graph, named, found = known.graphs(rows)
+    flaws += found + _nameless("node", rows)
+    numbers = (name_of.setdefault(n, len(name_of)) for n in rows.cells["node"])
+    name = np.fromiter(numbers, np.int64, len(graph))
+    is_bad = np.zeros(len(graph), np.bool_)
+    is_bad[_note(table, named, flaws, problems)] = True
     order = np.lexsort((name, graph))
     same = (np.diff(graph[order]) == 0) & (np.diff(name[order]) == 0)
     name_at = {at: name for name, at in graph_of.items()}
     for at in np.sort(order[1:][same & (graph[order[1:]] >= 0)]).tolist():
         problems.add(
-            table.at(int(lines[at]), "node"),
+            table.at(rows.lines[at], "node"),
             "the graph has another node of this name; rename or delete one of them",
             name_at[int(graph[at])],
         )
@@ -285,24 +255,24 @@ class _Names:
     def _forms(self) -> set[str]:
         return set(map(_form, self._number_of))
 
-    def graphs(self, block: Block) -> tuple[IntArray, list[str], list[Flaw]]:
+    def graphs(self, rows: Rows) -> tuple[IntArray, list[str], list[Flaw]]:
         """Return the number and the name of each row's graph; -1 if it is elsewhere.
 
         A row that spells a graph otherwise is a flaw of that graph, which lacks it.
         """
-        names = list(block.cells["graph"])
+        names = list(rows.cells["graph"])
         number = _numbers(self._number_of, names)
-        flaws = self.flaws("graph", block, number < 0)
+        flaws = self.flaws("graph", rows, number < 0)
         for row, _, _ in flaws:
             names[row] = self._looks.get(alike(names[row]), names[row])
             number[row] = self._number_of.get(names[row], -1)
         return number, names, flaws
 
     def flaws(
-        self, column: str, block: Block, is_stranger: NDArray[np.bool_]
+        self, column: str, rows: Rows, is_stranger: NDArray[np.bool_]
     ) -> list[Flaw]:
         """Word what is wrong with rows whose ``column`` names a stranger."""
-        cells, found = block.cells[column], []
+        cells, found = rows.cells[column], []
         for row in np.flatnonzero(is_stranger).tolist():
             like = twin(cells[row], self._looks)
             if like or not self._drop or is_missing(cells[row]):
@@ -347,29 +317,22 @@ def read_edges(
     where = f"{tables.nodes.name}{' with this graph' * bool(graphs)}"
     known = _Names("node", name_of, where, drop=drop)
     known_graphs = _Names("graph", graph_of, graphs.name if graphs else "", drop=drop)
-    parts: list[tuple[IntArray, IntArray, NDArray[np.bool_]]] = []
-    for block in _blocks(table):
-        graph = np.zeros(len(block.lines), np.int64)
-        flaws: list[Flaw] = []
-        named: list[str] = []
-        if graphs:
-            graph, named, flaws = known_graphs.graphs(block)
-        ends = np.full((2, len(graph)), -1, np.int64)
-        for end, column in enumerate(KEYS["edges"]):
-            name = _numbers(name_of, block.cells[column])
-            wanted = np.where((graph >= 0) & (name >= 0), graph * width + name, -1)
-            place = np.searchsorted(key, wanted)
-            inside = (wanted >= 0) & (place < len(key))
-            inside[inside] = key[place[inside]] == wanted[inside]
-            ends[end, inside] = order[place[inside]]
-            flaws += known.flaws(column, block, (graph >= 0) & ~inside)
-        is_bad = np.zeros(len(graph), np.bool_)
-        is_bad[_note(table, named, block, flaws, problems)] = True
-        parts.append((graph, ends, is_bad))
-    found, pairs, bads = zip(*parts, strict=True)
-    return Edges(
-        graph=np.concatenate(found),
-        ends=np.concatenate(pairs, axis=1),
-        is_bad=np.concatenate(bads),
-        notes=known.notes() + known_graphs.notes(),
-    )
+    rows = table.rows
+    graph = np.zeros(len(rows.lines), np.int64)
+    flaws: list[Flaw] = []
+    named: list[str] = []
+    if graphs:
+        graph, named, flaws = known_graphs.graphs(rows)
+    ends = np.full((2, len(graph)), -1, np.int64)
+    for end, column in enumerate(KEYS["edges"]):
+        name = _numbers(name_of, rows.cells[column])
+        wanted = np.where((graph >= 0) & (name >= 0), graph * width + name, -1)
+        place = np.searchsorted(key, wanted)
+        inside = (wanted >= 0) & (place < len(key))
+        inside[inside] = key[place[inside]] == wanted[inside]
+        ends[end, inside] = order[place[inside]]
+        flaws += known.flaws(column, rows, (graph >= 0) & ~inside)
+    is_bad = np.zeros(len(graph), np.bool_)
+    is_bad[_note(table, named, flaws, problems)] = True
+    notes = known.notes() + known_graphs.notes()
+    return Edges(graph=graph, ends=ends, is_bad=is_bad, notes=notes)

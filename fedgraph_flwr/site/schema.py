@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 
 from datasets.own.infer import infer_schema
-from datasets.tabular.columns import MIN_COUNT
+from datasets.tabular.cells import MIN_COUNT
 from datasets.tabular.schema_file import TARGET_KINDS, write_schema
 from fedgraph_flwr.core.errors import ConfigError
 

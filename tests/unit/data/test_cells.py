@@ -2,10 +2,10 @@
 
 import pytest
 
-from datasets.tabular.blocks import Block
 from datasets.tabular.cells import alike, by_look, readings, twin
 from datasets.tabular.encode import encode_features, encode_targets, meaning
 from datasets.tabular.schema_file import CATEGORY, Feature, Schema
+from datasets.tabular.table import Rows
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_a_class_may_be_spelled_as_another_program_does(names, cells, codes):
         classes=names,
         features=(Feature(column="k", kind=CATEGORY, categories=names, other=True),),
     )
-    block = Block(range(len(cells)), {"label": cells, "k": cells})
-    assert encode_targets(schema, block)[0].tolist() == codes
-    found, flaws = encode_features(schema, block)
+    rows = Rows(range(len(cells)), {"label": cells, "k": cells})
+    assert encode_targets(schema, rows)[0].tolist() == codes
+    found, flaws = encode_features(schema, rows)
     odd = [row for row, _, _ in flaws]  # "" has no place, nor what looks like a name
     looks = by_look(names)
     assert odd == [
@@ -87,5 +87,5 @@ def test_a_class_may_be_spelled_as_another_program_does(names, cells, codes):
     assert [n for row, n in enumerate(found.tolist()) if row not in odd] == [
         n for row, n in enumerate(other) if row not in odd
     ]
-    marks = Block(range(1), {"k": ["NA"]})
+    marks = Rows(range(1), {"k": ["NA"]})
     assert encode_features(schema, marks)[0].tolist() == [len(names)]

@@ -119,7 +119,7 @@ def test_a_file_of_a_spreadsheet(tmp_path):
 
 
 def test_more_empty_lines_than_a_block_end_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.tabular.blocks.BLOCK", 2)
+    monkeypatch.setattr("datasets.tabular.table._SOME", 2)
     nodes = own_files.NODES.replace("g2,c", "\n\n\n\n\n\ng2,c")
     data, _ = made(own_files.write(tmp_path, nodes=nodes))
     plain, _ = made(own_files.write(tmp_path))

@@ -9,7 +9,6 @@ import pytest
 from datasets.own.graph_tables import build
 from datasets.own.infer import infer_schema
 from datasets.own.load import client_folder
-from datasets.tabular.blocks import Block
 from datasets.tabular.encode import encode_features
 from datasets.tabular.schema_file import (
     CATEGORY,
@@ -19,6 +18,7 @@ from datasets.tabular.schema_file import (
     to_toml,
     write_schema,
 )
+from datasets.tabular.table import Rows
 from fedgraph_flwr.core.errors import DataError, FedGraphError, StorageError
 
 G, N, E, S = own_files.GRAPHS, own_files.NODES, own_files.EDGES, own_files.SCHEMA
@@ -283,10 +283,10 @@ NODE_TABLES = {
     ),
 }
 TARGETS = {
-    "binary": ("0.5", r"a target must be 0 or 1, or empty .*got '0.5'"),
+    "binary": ("0.5", r"a label must be 0 or 1, or empty .*got '0.5'"),
     "regression": (
         '"3,633"',
-        r"a target must be a finite number, .*got '3,633', which may mean 3633 or 3.6",
+        r"a label must be a finite number, .*got '3,633', which may mean 3633 or 3.6",
     ),
 }
 _NUMBER = '\n[[feature]]\ncolumn = "age"\nkind = "number"\n'
@@ -634,10 +634,10 @@ def test_a_schema_that_makes_too_many_numbers_is_refused_before_they_are(tmp_pat
         Feature(column=f"c{k}", kind=CATEGORY, categories=names) for k in range(400)
     ]
     schema = replace(own_schema(tmp_path), features=tuple(wide))
-    lines = range(1000, 5000)
-    block = Block(lines, {f.column: ["7"] * len(lines) for f in wide})
-    with pytest.raises(DataError, match="4999 nodes with the schema's 4000000 columns"):
-        encode_features(schema, block)
+    lines = range(2, 4002)
+    rows = Rows(lines, {f.column: ["7"] * len(lines) for f in wide})
+    with pytest.raises(DataError, match="4000 nodes with the schema's 4000000 columns"):
+        encode_features(schema, rows)
 
 
 def test_a_schema_survives_being_written(tmp_path):

@@ -1,7 +1,8 @@
-"""A user's table in blocks of rows, and the tables of one folder.
+"""A user's table as columns of texts, and the tables of one folder.
 
-Blocks keep the memory of a file of millions of cells small. Small blocks are also read
-faster: Python's garbage collector visits rows that live longer again and again.
+Python's ``csv`` reads the files. pandas fills a line that is too short with empty
+cells, takes the first column of lines that are too long for an index, and passes over
+stray quotes.
 """
 
 from __future__ import annotations
@@ -11,20 +12,21 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
 from fedgraph_flwr.core.errors import DataError, nearest
 
-BLOCK = 1 << 12  # rows
+_SOME = 1 << 12  # rows at once: Python's garbage collector is slow if many live
 _NEWLINE = re.compile(rb"\r\n|\r|\n")
 csv.field_size_limit(2**31 - 1)  # a cell may be a page; 131,072 letters else
 SAVE = "save it as UTF-8 text, cells separated by commas"
 
 
 @dataclass(frozen=True)
-class Block:
-    """Some rows of a table: their lines in the file, and cells by column."""
+class Rows:
+    """Rows of a table: their lines in the file, and cells by column."""
 
     lines: Sequence[int]
     cells: Mapping[str, Sequence[str]]
@@ -41,8 +43,8 @@ class Table:
     files : tuple of Path
         What it is read from.
     columns : tuple of str
-    blocks : callable
-        Begins to read; gives the rows in order.
+    read : callable
+        Reads the file.
     file_of : mapping
         Other files' names, of columns that are not in the file ``name``.
     unit : str
@@ -54,10 +56,15 @@ class Table:
     name: str
     files: tuple[Path, ...]
     columns: tuple[str, ...]
-    blocks: Callable[[], Iterator[Block]]
+    read: Callable[[], Rows]
     file_of: Mapping[str, str] = field(default_factory=dict)
     unit: str = "line"
     categorical: tuple[str, ...] = ()
+
+    @cached_property
+    def rows(self) -> Rows:
+        """All rows; the file is read once, when they are first asked for."""
+        return self.read()
 
     def of(self, column: str) -> str:
         """Name a column with its file."""
@@ -133,17 +140,16 @@ def read_csv(
         raise _no_csv(path, line + 1, error) from error
 
 
-def in_blocks(
-    columns: Sequence[str], rows: Iterable[tuple[int, Sequence[str]]]
-) -> Iterator[Block]:
-    """Cut rows, each with its line, into blocks; cells lose spaces around them."""
-    rows = iter(rows)
-    while some := list(islice(rows, BLOCK)):
-        lines, cells = zip(*some, strict=True)
-        of_column = (
-            list(map(str.strip, column)) for column in zip(*cells, strict=True)
-        )
-        yield Block(lines, dict(zip(columns, of_column, strict=True)))
+def as_rows(columns: Sequence[str], rows: Iterable[tuple[int, Sequence[str]]]) -> Rows:
+    """Turn rows, each with its line, into columns; cells lose spaces around them."""
+    rows, lines = iter(rows), list[int]()
+    found: dict[str, list[str]] = {column: [] for column in columns}
+    while some := list(islice(rows, _SOME)):
+        numbers, cells = zip(*some, strict=True)
+        lines += numbers
+        for column, new in zip(found.values(), zip(*cells, strict=True), strict=True):
+            column += map(str.strip, new)
+    return Rows(lines, found)
 
 
 def check_columns(
