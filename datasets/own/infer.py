@@ -78,7 +78,8 @@ class Profile:
         cells = table.rows.cells[column]
         values, days = read_numbers(cells), np.full(len(cells), np.nan)
         odd = np.flatnonzero(np.isinf(values)).tolist()
-        days[odd] = [read_day(cells[row]) for row in odd]
+        day = {cell: read_day(cell) for cell in {cells[row] for row in odd}}
+        days[odd] = [day[cells[row]] for row in odd]
         is_number, is_day = np.isfinite(values), np.isfinite(days)
         frame = pd.DataFrame({"cell": cells, "owner": table.rows.cells[owner]})
         pairs = frame[~np.isnan(values)].drop_duplicates()
