@@ -51,7 +51,8 @@ def picture(view: RunView, width: int, now: float) -> RenderableType:
         Text(f"round {done} of {planned}{_left(view, done, planned)}"),
         bar,
     ]
-    points = mean_line(view.scores, list(view.scores)) if view.scores else []
+    scores = mean_line(view.scores, list(view.scores)) if view.scores else {}
+    points = list(scores.items())
     if points:
         t, value = points[-1]
         words = f"mean {view.split} {view.metric} {value:.4f} after round {t:.0f}"

@@ -9,6 +9,7 @@ state and may look for a display.
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,7 @@ def draw_run(run_dir: Path, _rounds: Sequence[int] | None = None) -> list[Path]:
 
     drawn = []
     if scores:
-        figure = _score_figure(
+        figure = score_figure(
             scores, clusters, splits, summary, metric=metric, point=point
         )
         drawn.append(save(figure, run_dir / f"{metric}.png"))
@@ -73,7 +74,7 @@ def draw_run(run_dir: Path, _rounds: Sequence[int] | None = None) -> list[Path]:
     return drawn
 
 
-def _score_figure(
+def score_figure(
     series: Series,
     clusters: Partition,
     splits: list[int],
@@ -82,6 +83,7 @@ def _score_figure(
     metric: str,
     point: str,
 ) -> Figure:
+    """Draw scores of clusters and the mean over clients, over rounds."""
     rounds, values = value_table(series, list(series))
     mean = np.nanmean(values, axis=1)
     std = np.nanstd(values, axis=1, ddof=ddof(values))
@@ -125,6 +127,57 @@ def _score_figure(
     else:  # an error, of any unit
         axes.set_ylim(0.0, 1.05 * high.max())
     finish(axes, rounds, splits)
+    return figure
+
+
+def lines_figure(
+    lines: Mapping[str, Mapping[int, float]], title: str, y_label: str
+) -> Figure:
+    """Draw values by round, a line for each label."""
+    figure, axes = new_figure(title, "")
+    for k, (label, values) in enumerate(lines.items()):
+        axes.plot(list(values), list(values.values()), label=label, **line(k))
+    axes.set_ylabel(y_label)
+    axes.set_ylim(bottom=min(0.0, *axes.get_ylim()))
+    finish(axes, sorted({t for values in lines.values() for t in values}), [])
+    return figure
+
+
+def cluster_figure(partitions: Mapping[int, Partition], most: int) -> Figure:
+    """Draw the cluster of each client, round by round.
+
+    Rows are clients, by their last cluster; of more than ``most`` only the first.
+    """
+    from matplotlib.figure import Figure
+
+    rounds = sorted(partitions)
+    member_of = [
+        {c: k for k, members in enumerate(partitions[t]) for c in members}
+        for t in rounds
+    ]
+    last = member_of[-1]
+    clients = sorted(
+        {c for of in member_of for c in of}, key=lambda c: (last.get(c, len(last)), c)
+    )[:most]
+    figure = Figure(figsize=(8.4, 1.2 + 0.2 * len(clients)), layout="constrained")
+    axes = figure.subplots()
+    for row, client in enumerate(clients):
+        of_client = [of.get(client) for of in member_of]
+        spans = itertools.groupby(range(len(rounds)), key=of_client.__getitem__)
+        for cluster, span in spans:
+            if cluster is None:
+                continue
+            first, *_, end = (*(places := [*span]), places[-1] + 1)
+            color = PALETTE[cluster % len(PALETTE)]
+            axes.barh(row, end - first, left=first - 0.5, color=color)
+            axes.text(first - 0.4, row, str(cluster), color="white", va="center")
+    axes.set_yticks(range(len(clients)), [str(c) for c in clients], fontsize=8)
+    ticks = range(0, len(rounds), 1 + len(rounds) // 10)
+    axes.set_xticks(ticks, [str(rounds[k]) for k in ticks])
+    axes.set_xlabel("communication round")
+    axes.set_ylabel("client")
+    axes.invert_yaxis()
+    bare(axes)
     return figure
 
 

@@ -61,16 +61,17 @@ def draw_gain(
             panels.setdefault(label, []).append(scaled)
     if not panels:
         return None
-    return save(_gain_figure(panels, dataset, rule, measured, unit), out)
+    return save(gain_figure(panels, dataset, rule, measured, unit), out)
 
 
-def _gain_figure(
+def gain_figure(
     panels: Mapping[str, list[dict[int, float]]],
     dataset: str,
     rule: str,
     metric: str,
     unit: GainUnit,
 ) -> Figure:
+    """Draw a panel of bars for each label, of the gains of each seed by client."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -88,11 +89,12 @@ def _gain_figure(
         mean = np.nanmean(table, axis=0)
         is_tied = np.abs(mean) <= _TIE
         is_better = (mean > 0) & ~is_tied
-        axes.bar(clients, mean, color=np.where(is_better, _BETTER, _WORSE), width=0.72)
+        places = range(len(clients))
+        axes.bar(places, mean, color=np.where(is_better, _BETTER, _WORSE), width=0.72)
         if len(runs) > 1:
             for row in table:
                 axes.plot(
-                    clients,
+                    places,
                     row,
                     "o",
                     color="white",
@@ -109,10 +111,10 @@ def _gain_figure(
         )
         axes.grid(axis="y", color="0.92")
         axes.set_axisbelow(True)
-        axes.set_xlim(clients[0] - 0.7, clients[-1] + 0.7)
+        axes.set_xlim(-0.7, len(clients) - 0.3)
         bare(axes)
         if width <= _WIDEST:
-            axes.set_xticks(clients)
+            axes.set_xticks(places, [str(c) for c in clients])
         axes.tick_params(axis="x", length=0, labelsize=8 if len(clients) > 20 else 9)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
     num_seeds = sorted({len(runs) for runs in panels.values()})

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from logging import WARNING
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.common.logger import log
 from jinja2 import Environment, StrictUndefined
@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from ..core.files import write_text
 from ..core.tasks import POOLED
-from ..core.words import name_clients, score_text, visible
+from ..core.words import score_text, visible
 from ..results.printed import describe_unscored, score_lines
 from ..results.provenance import DIRTY
 from ..results.reader import (
@@ -31,14 +31,19 @@ from ..results.reader import (
     last_clusters,
     split_rounds,
 )
-from .charts import MOST_BARS, Line, bar_chart, cluster_chart, colour, line_chart
+from .curves import cluster_figure, lines_figure, score_figure
+from .gain import gain_figure
 from .gather import RunView, gather, replay_command
 from .html_template import PAGE, STYLE
+from .style import inline_svg
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["REPORT", "write_own_report", "write_report"]
 
 
-_MOST_LINES = 60  # clients that have a line of their own
+MOST_BARS = 60  # clients of a chart that has a row for each
 _MOST_ROWS = 200  # of a table
 _LONGEST = 600  # characters of a text that a site wrote
 _MEGABYTE = 1e6
@@ -48,12 +53,16 @@ def render(views: Sequence[RunView]) -> str:
     """Write the page of runs as HTML."""
     pages = Environment(autoescape=True, undefined=StrictUndefined)
     pages.filters["plain"] = _plain
-    runs = [_run(i, view) for i, view in enumerate(views, start=1)]
+    from matplotlib import rc_context
+
+    with rc_context({"text.parse_math": False}):  # a name may hold a dollar
+        runs = [_run(i, view) for i, view in enumerate(views, start=1)]
+        together = _together(views)
     return pages.from_string(PAGE).render(
         style=Markup(STYLE),
         title=runs[0]["title"] if len(runs) == 1 else f"{len(runs)} runs",
         runs=runs,
-        together=_together(views),
+        together=together,
         notes=_notes(views),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
@@ -70,7 +79,8 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
     clusters = [m for m in last_clusters(summary, view.partitions) if m]
     if all(len(members) == 1 for members in clusters):  # each client is by itself
         clusters = []
-    lines = _score_lines(view.scores, clusters)
+    charts = _charts(view, clusters)
+    drawn = {k: inline_svg(f, f"run{number} {k}") for k, f in charts.items()}
     return {
         "id": f"run{number}",
         "title": view.title,
@@ -80,30 +90,18 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "outweighing": summary.get("outweighing"),
         "headline": _headline(view),
         "facts": _facts(view),
-        "scores": line_chart(
-            lines,
-            name=f"{view.split} {view.metric} over rounds",
-            y_label=f"{view.split} {view.metric}",
-            marks=split_rounds(view.partitions),
-        ),
         "point": view.point.replace("_", " "),
-        "legend": _legend(lines),
-        "left_out": max(0, len(view.scores) - _MOST_LINES),
         "score_rows": _score_rows(view.scores),
-        "cluster_chart": cluster_chart(view.partitions, name="clusters over rounds")
-        if clusters
-        else "",
         "many": sum(map(len, clusters)) > MOST_BARS,
         "most_bars": MOST_BARS,
         "ari": summary.get("adjusted_rand_index"),
         "gain": _gain(view),
+        "charts": drawn,
         "is_alone": view.summary.get("method") == "local",
         "rules": _rules(summary),
         "class_lines": [*score_lines(summary), *describe_unscored(summary)],
         "clients": _clients(view)[:_MOST_ROWS],
         "bytes": _bytes(view),
-        "bytes_chart": _bytes_chart(view),
-        "time_chart": _time_chart(view),
         "times": _times(view),
         "privacy": summary.get("privacy"),
         "failures": summary.get("failures", [])[:_MOST_ROWS],
@@ -157,34 +155,10 @@ def _moved(view: RunView, direction: str) -> float:
     return sum(sizes) / _MEGABYTE
 
 
-def mean_line(series: Series, clients: Sequence[int]) -> list[tuple[float, float]]:
+def mean_line(series: Series, clients: Sequence[int]) -> dict[int, float]:
     """Unweighted mean over the clients that have a value, round by round."""
     rounds = sorted({t for c in clients for t in series[c]})
-    return [(t, fmean(series[c][t] for c in clients if t in series[c])) for t in rounds]
-
-
-def _score_lines(series: Series, clusters: Sequence[Sequence[int]]) -> list[Line]:
-    """Draw clients thin, clusters in colours, the mean thick and last."""
-    several = len(series) > 1
-    lines = [
-        Line(f"client {c}", sorted(series[c].items()), "client")
-        for c in [*series][:_MOST_LINES]
-        if several
-    ]
-    for k, members in enumerate(clusters if len(clusters) > 1 else []):
-        present = [c for c in members if c in series]
-        if present:
-            label = f"cluster {k}: {name_clients(present)}"
-            lines.append(Line(label, mean_line(series, present), colour(k)))
-    label = "mean over clients" if several else "score"
-    return [*lines, Line(label, mean_line(series, list(series)), "mean")]
-
-
-def _legend(lines: Sequence[Line]) -> list[tuple[str, str]]:
-    """Style and label of each kind of line."""
-    kinds = [(ln.style, ln.label) for ln in reversed(lines) if ln.style != "client"]
-    clients = [("client", "single clients")] if len(kinds) < len(lines) else []
-    return kinds + clients
+    return {t: fmean(series[c][t] for c in clients if t in series[c]) for t in rounds}
 
 
 def _score_rows(series: Series) -> list[list[str]]:
@@ -212,10 +186,36 @@ def _gain(view: RunView) -> dict[str, Any] | None:
     )
     if len(scaled) > MOST_BARS:
         words += f" The chart has the {MOST_BARS // 2} highest and lowest."
-    name, of = "gain of each client over training alone", f"gain in {unit.name}"
-    chart = bar_chart(scaled, name=name, unit=of, as_text=unit.as_text)
-    found = {"partner": view.gain.partner, "rule": view.gain.rule}
-    return {**found, "words": words, "chart": chart}
+    return {"partner": view.gain.partner, "rule": view.gain.rule, "words": words}
+
+
+def _charts(view: RunView, clusters: list[list[int]]) -> dict[str, Figure]:
+    """Figures of a run by name, of what it has."""
+    summary = {
+        k: _plain(v) if isinstance(v, str) else v for k, v in view.summary.items()
+    }
+    metric, found = _plain(view.metric), _by_round(view)
+    if view.scores:
+        found["scores"] = score_figure(
+            view.scores,
+            clusters,
+            split_rounds(view.partitions),
+            summary,
+            metric=metric,
+            point=view.point,
+        )
+    if clusters and view.partitions:
+        found["clusters"] = cluster_figure(view.partitions, MOST_BARS)
+    if view.gain:
+        unit, gains = GainUnit.of(view.summary, view.metric), view.gain.per_client
+        order = sorted(gains, key=lambda c: (-gains[c], c))
+        if len(order) > MOST_BARS:
+            order = [*order[: MOST_BARS // 2], *order[-MOST_BARS // 2 :]]
+        scaled = {c: unit.factor * gains[c] for c in order}
+        panel = {str(summary.get("method")): [scaled]}
+        names = str(summary.get("dataset")), view.gain.rule, metric
+        found["gain"] = gain_figure(panel, *names, unit)
+    return found
 
 
 def _rules(summary: Mapping[str, Any]) -> list[list[str]]:
@@ -249,27 +249,22 @@ def _bytes(view: RunView) -> list[list[str]]:
     ]
 
 
-def _bytes_chart(view: RunView) -> Markup:
-    labels = "up", "down"
-    at = {
-        t: [of.get(d, 0) / _MEGABYTE for d in labels] for t, of in view.bytes_at.items()
-    }
-    return _pair_chart(at, labels, "megabytes per round", "MB per round")
-
-
-def _time_chart(view: RunView) -> Markup:
-    labels = "wall time", "computing, all clients"
-    return _pair_chart(view.seconds, labels, "seconds per round", "s")
-
-
-def _pair_chart(
-    at: Mapping[int, Sequence[float]], labels: Sequence[str], name: str, y_label: str
-) -> Markup:
-    lines = [
-        Line(words, [(t, at[t][k]) for t in sorted(at)], colour(k))
-        for k, words in enumerate(labels)
-    ]
-    return line_chart(lines, name=name, y_label=y_label, from_zero=True)
+def _by_round(view: RunView) -> dict[str, Figure]:
+    """Traffic and time of each round; no figure of what is not known."""
+    found = {}
+    if view.bytes_at:
+        lines = {
+            d: {t: of.get(d, 0) / _MEGABYTE for t, of in sorted(view.bytes_at.items())}
+            for d in ("up", "down")
+        }
+        found["bytes_chart"] = lines_figure(lines, "Traffic of each round", "MB")
+    if view.seconds:
+        lines = {
+            words: {t: of[k] for t, of in sorted(view.seconds.items())}
+            for k, words in enumerate(("wall time", "computing, all clients"))
+        }
+        found["time_chart"] = lines_figure(lines, "Time of each round", "s")
+    return found
 
 
 def _times(view: RunView) -> list[tuple[str, str]]:
@@ -322,14 +317,13 @@ def _together(views: Sequence[RunView]) -> dict[str, Any] | None:
         key = view.fact("dataset"), view.split, view.metric
         groups.setdefault(key, []).append((i, view))
     for (dataset, split, metric), members in groups.items():
-        lines = [
-            Line(f"run {i}: {v.title}", mean_line(v.scores, list(v.scores)), colour(k))
-            for k, (i, v) in enumerate(members)
-        ]
-        name = f"{dataset}: mean {split} {metric} over rounds"
-        chart = line_chart(lines, name=name, y_label=f"mean {split} {metric}")
-        legend = [(line.style, line.label) for line in lines]
-        charts.append({"name": name, "chart": chart, "legend": legend})
+        lines = {
+            _plain(f"run {i}: {v.title}"): mean_line(v.scores, list(v.scores))
+            for i, v in members
+        }
+        name = _plain(f"{dataset}: mean {split} {metric} over rounds")
+        figure = lines_figure(lines, name, _plain(f"mean {split} {metric}"))
+        charts.append({"name": name, "chart": inline_svg(figure, name)})
     return {"rows": rows, "charts": charts}
 
 

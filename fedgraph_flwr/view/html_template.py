@@ -4,12 +4,9 @@
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--dim:#59626c;--paper:#fff;--card:#f6f7f9;
---rule:#d5dae0;--link:#0b57a4;--bad:#a3271b;--good:#1b6b3a;--c0:#0072b2;--c1:#c14a00;
---c2:#00785a;--c3:#a8457f;--c4:#8a6100;--c5:#1f7fb5;--c6:#332288;--client:#a9b1ba}
+--rule:#d5dae0;--link:#0b57a4;--bad:#a3271b;--good:#1b6b3a}
 @media (prefers-color-scheme:dark){:root{--ink:#e8ebef;--dim:#a3adb8;--paper:#14171b;
---card:#1d2126;--rule:#3a424c;--link:#7cb8f2;--bad:#ff9284;--good:#7fd6a0;--c0:#5cb3e8;
---c1:#ff9152;--c2:#3fc79c;--c3:#e29ac4;--c4:#e6b34d;--c5:#9cd3f5;--c6:#a99cf5;
---client:#5d6772}}
+--card:#1d2126;--rule:#3a424c;--link:#7cb8f2;--bad:#ff9284;--good:#7fd6a0}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:84rem;padding:1rem;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
@@ -40,23 +37,9 @@ caption{text-align:left;color:var(--dim);font-size:.85rem}
 .wide{min-width:9rem}pre{white-space:pre-wrap;background:var(--paper);border:1px solid var(--rule);
 border-radius:.3rem;padding:.6rem;margin:.4rem 0;font-size:.85rem}
 summary{cursor:pointer;padding:.35rem 0}
-svg{display:block;width:100%;max-width:40rem;height:auto;font:12px system-ui,sans-serif}
-@media screen and (max-width:40rem){svg{font-size:16px}}
-svg text{fill:var(--ink)}.grid{stroke:var(--rule);stroke-width:1}.zero{stroke:var(--ink)}
-.mark{stroke:var(--dim);stroke-dasharray:3 3}.line{fill:none;stroke-width:2.2}
-.line.client{stroke:var(--client);stroke-width:1}.line.mean{stroke:var(--ink);stroke-width:3.2}
-.line.c0{stroke:var(--c0)}.line.c1{stroke:var(--c1)}.line.c2{stroke:var(--c2)}
-.line.c3{stroke:var(--c3)}.line.c4{stroke:var(--c4)}.line.c5{stroke:var(--c5)}
-.line.c6{stroke:var(--c6)}.line.d1{stroke-dasharray:7 4}.line.d2{stroke-dasharray:2 4}
-.cell.c0{fill:var(--c0)}.cell.c1{fill:var(--c1)}.cell.c2{fill:var(--c2)}.cell.c3{fill:var(--c3)}
-.cell.c4{fill:var(--c4)}.cell.c5{fill:var(--c5)}.cell.c6{fill:var(--c6)}
-svg text.inside{fill:var(--paper);font-weight:700}
-rect.gain{fill:var(--c0)}rect.loss{fill:var(--c1)}
-ul.legend{list-style:none;padding:0;margin:.3rem 0;display:flex;flex-wrap:wrap;gap:.1rem 1rem;
-font-size:.85rem}ul.legend svg{display:inline-block;width:26px;height:10px;margin-right:.4rem}
+svg{display:block;width:100%;max-width:52rem;height:auto;background:#fff}
 @media print{:root{color-scheme:light;--ink:#000;--dim:#444;--paper:#fff;--card:#fff;--rule:#bbb;
---link:#000;--bad:#a3271b;--good:#1b6b3a;--c0:#0072b2;--c1:#c14a00;--c2:#00785a;--c3:#a8457f;
---c4:#8a6100;--c5:#1f7fb5;--c6:#332288;--client:#a9b1ba}
+--link:#000;--bad:#a3271b;--good:#1b6b3a}
 body{max-width:none;padding:0;font-size:10pt}nav,.skip{display:none}.runs{display:block}
 article{border:0;padding:0;break-after:page}article:last-child{break-after:auto}
 section,tr,svg{break-inside:avoid}.scroll{overflow:visible}
@@ -64,11 +47,6 @@ section,tr,svg{break-inside:avoid}.scroll{overflow:visible}
 """
 
 PAGE = """
-{%- macro legend(entries) %}
-<ul class="legend">{% for style, label in entries %}
-<li><svg viewBox="0 0 26 10" aria-hidden="true"><path class="line {{ style }}" d="M0 5H26"/></svg>
-{{- label|plain }}</li>{% endfor %}</ul>
-{%- endmacro %}
 {%- macro table(name, headings, rows, numbers=[]) %}
 <div class="scroll" tabindex="0" role="region" aria-label="{{ name|plain }}"><table>
 <caption>{{ name|plain }}</caption>
@@ -105,7 +83,7 @@ PAGE = """
 <tbody>{% for row in together.rows %}<tr>
 <th scope="row" class="wide"><a href="#{{ row.id }}">{{ loop.index }}: {{ row.title|plain }}</a></th>
 {%- for cell in row.cells %}<td>{{ cell|plain }}</td>{% endfor %}</tr>{% endfor %}</tbody></table></div>
-{%- for c in together.charts %}<h3>{{ c.name|plain }}</h3>{{ c.chart }}{{ legend(c.legend) }}{% endfor %}
+{%- for c in together.charts %}<h3>{{ c.name|plain }}</h3>{{ c.chart }}{% endfor %}
 </section>{% endif %}
 <div class="runs">
 {%- for r in runs %}
@@ -122,18 +100,17 @@ PAGE = """
 <dl class="facts">{% for name, value in r.facts %}<div><dt>{{ name }}</dt><dd>{{ value|plain }}</dd></div>
 {%- endfor %}</dl>
 <div class="parts">
-{%- if r.scores %}<section><h3>Scores over rounds</h3>{{ r.scores }}{{ legend(r.legend) }}
-<p class="dim">Models measured: {{ r.point|plain }}. Dashed verticals: a cluster split.
-{%- if r.left_out %} {{ r.left_out }} further clients have no line of their own.{% endif %}</p>
+{%- if r.charts.get("scores", "") %}<section><h3>Scores over rounds</h3>{{ r.charts.get("scores", "") }}
+<p class="dim">Models measured: {{ r.point|plain }}.</p>
 <details><summary>Scores as a table</summary>
 {{ table("scores over rounds, the last " ~ r.more_rows ~ " at most", ["round", "mean", "lowest", "highest", "clients"], r.score_rows, [0,1,2,3,4]) }}
 </details></section>{% endif %}
-{%- if r.cluster_chart %}<section><h3>Clusters over rounds</h3>{{ r.cluster_chart }}
+{%- if r.charts.get("clusters", "") %}<section><h3>Clusters over rounds</h3>{{ r.charts.get("clusters", "") }}
 {%- if r.many %}<p class="dim">Of many clients, {{ r.most_bars }} are drawn: the first by their last cluster.</p>{% endif %}
 {%- if r.ari is not none %}<p>Agreement with the planted groups: adjusted Rand index
  {{ "%.2f"|format(r.ari) }}.</p>{% endif %}</section>{% endif %}
 {%- if not r.is_alone %}<section><h3>Against training alone</h3>
-{%- if r.gain %}<p>{{ r.gain.words|plain }}</p>{{ r.gain.chart }}
+{%- if r.gain %}<p>{{ r.gain.words|plain }}</p>{{ r.charts.get("gain", "") }}
 <p class="dim">Rule {{ r.gain.rule|plain }}, same split and seed: {{ r.gain.partner|plain }}.
  One seed; for intervals see simulations.compare.</p>
 {%- else %}<p class="dim">No completed run of method local with the same data, split and seed is in
@@ -144,12 +121,10 @@ PAGE = """
 {%- if r.clients %}<details><summary>Each client</summary>
 {{ table("clients, the first " ~ r.more_rows ~ " at most",
 ["client", "site", "examples"] + r.rules|map("first")|list, r.clients, [0,2]) }}</details>{% endif %}</section>
-<section id="{{ r.id }}-traffic"><h3>Traffic</h3>{{ r.bytes_chart }}
-{{ legend([["c0 d0", "up"], ["c1 d0", "down"]]) }}
+<section id="{{ r.id }}-traffic"><h3>Traffic</h3>{{ r.charts.get("bytes_chart", "") }}
 <details><summary>Bytes by record</summary>
 {{ table("bytes of all rounds", ["direction", "record", "bytes", "share"], r.bytes, [2,3]) }}</details></section>
-<section id="{{ r.id }}-time"><h3>Time</h3>{{ r.time_chart }}
-{{ legend([["c0 d0", "wall time"], ["c1 d0", "computing, all clients"]]) }}
+<section id="{{ r.id }}-time"><h3>Time</h3>{{ r.charts.get("time_chart", "") }}
 <dl class="facts">{% for name, value in r.times %}<div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>
 {%- endfor %}</dl></section>
 <section id="{{ r.id }}-privacy"><h3>Privacy</h3>

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
 
 from ..core.files import replacing
 
@@ -112,6 +116,25 @@ def save(figure: Figure, path: Path) -> Path:
     with replacing(path) as partial:  # a Figure without pyplot draws with Agg
         figure.savefig(partial, format=path.suffix.removeprefix("."))
     return path
+
+
+def inline_svg(figure: Figure, name: str) -> Markup:
+    """Return a figure as an ``svg`` element of a page, in which ``name`` is its own.
+
+    Its texts are texts. The page may hold several: ids are made from the name.
+    """
+    from matplotlib import rc_context
+
+    file = io.StringIO()
+    nobody = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(file, format="svg", metadata=nobody)
+    text = file.getvalue()
+    own = re.sub(r"\W+", "-", name)
+    text = re.sub(r'\bid="', f'id="{own}-', text[text.index("<svg ") + 5 :])
+    text = re.sub(r'(href="#|url\(#)', rf"\g<1>{own}-", text)
+    head = Markup('<svg role="img" aria-label="{}" ').format(name)
+    return head + Markup(text)
 
 
 def line(k: int) -> dict[str, Any]:

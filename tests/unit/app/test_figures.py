@@ -185,7 +185,7 @@ def test_gain_is_paired_by_seed(
         for s, shift in ((1, 0.1), (2, -0.2), (3, 0.5))
     ]
     kept = []
-    monkeypatch.setattr(gain, "_gain_figure", lambda *args: kept.append(args))
+    monkeypatch.setattr(gain, "gain_figure", lambda *args: kept.append(args))
     monkeypatch.setattr(gain, "save", lambda _, path: path)
     gain.draw_gain({"gcfl+": runs}, local, tmp_path / "gain.png")
     panels, dataset, rule, metric, unit = kept[0]
@@ -204,7 +204,7 @@ def test_of_errors_less_is_drawn_as_a_gain(
         words = json.dumps(summary | {"metric": "mae", "larger_is_better": False})
         (run / "summary.json").write_text(words)
     kept = []
-    monkeypatch.setattr(gain, "_gain_figure", lambda *args: kept.append(args))
+    monkeypatch.setattr(gain, "gain_figure", lambda *args: kept.append(args))
     monkeypatch.setattr(gain, "save", lambda _, path: path)
     gain.draw_gain({"gcfl+": runs[:1]}, runs[1:], tmp_path / "gain.png")
     panels, _, _, _, unit = kept[0]
