@@ -10,21 +10,20 @@ import argparse
 import logging
 import multiprocessing
 import os
-import signal
 import sys
-import threading
 import tomllib
 import traceback
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import connection
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from typing_extensions import override
 
-from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.command import command, handled_signals
 from fedgraph_flwr.core.config import SEVERAL
 from fedgraph_flwr.core.errors import (
     ConfigError,
@@ -47,9 +46,6 @@ from .inline import run_inline
 from .presets import load_preset
 
 _COMPLETED, _FAILED = 0, 1
-_STOP = signal.SIGUSR1  # by which a process of a pool interrupts its own run
-_PASSED_ON_S = 3.0  # within it a parent that got the signal, too, passes it on
-_stops: list[Connection] = []  # that of this process's pool, if it is of one
 console = Console(stderr=True, highlight=False)
 
 
@@ -145,25 +141,30 @@ def execute(
             yield overrides, _one(overrides, arguments)
         return
     context = multiprocessing.get_context("spawn")
-    stops, stop = context.Pipe(duplex=False)  # of events a dead process keeps hold
-    with ProcessPoolExecutor(
-        arguments.jobs, mp_context=context, initializer=_start_worker, initargs=(stops,)
-    ) as pool:
-        futures = {
-            pool.submit(_beside, overrides, arguments): overrides for overrides in runs
-        }
-        try:
-            for future in as_completed(futures):
-                # A process that was killed breaks the pool: every run of it says so.
-                error = future.exception()
-                if isinstance(error, Exception):
-                    yield futures[future], error
-                else:
-                    yield futures[future], future.result()
-        except BaseException:  # Ctrl-C, here or at whoever takes the outcomes
-            stop.close()
-            pool.shutdown(cancel_futures=True)
-            raise
+    waiting, running = list(runs), dict[Connection, tuple[SpawnProcess, Any]]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < arguments.jobs:
+                ours, theirs = context.Pipe(duplex=False)
+                given = theirs, waiting[0], arguments
+                process = context.Process(target=_beside, args=given)
+                process.start()
+                theirs.close()
+                running[ours] = process, waiting.pop(0)
+            for ours in connection.wait([*running]):
+                process, overrides = running.pop(ours)  # type: ignore[index]
+                try:
+                    outcome: Path | Exception = ours.recv()  # type: ignore[union-attr]
+                except EOFError:
+                    process.join()
+                    words = f"its process ended with exit code {process.exitcode}"
+                    outcome = RunFailedError(words)
+                yield overrides, outcome
+    finally:  # of Ctrl-C, here or at whoever takes the outcomes
+        for process, _ in running.values():
+            process.terminate()
+        for process, _ in running.values():
+            process.join()
 
 
 def _one(
@@ -180,65 +181,28 @@ def _one(
         return RunFailedError(full_reason(error))
 
 
-class _Prefix(logging.Filter):
-    """Puts the seed before every line, as runs side by side mix theirs."""
+def _beside(
+    pipe: Connection, overrides: Mapping[str, Value], arguments: argparse.Namespace
+) -> None:
+    """Run in a process of its own, which its parent stops by SIGTERM."""
+    os.setsid()  # the terminal's Ctrl-C is for the parent alone
+    end_with_parent()
+    logging.getLogger("flwr").addFilter(named(_seed(overrides)))
+    with handled_signals():
+        try:
+            pipe.send(_one(overrides, arguments))
+        except KeyboardInterrupt:
+            pipe.send(RunFailedError(BY_HAND))
 
-    def __init__(self, seed: Value) -> None:
-        super().__init__()
-        self._words = f"[seed {seed}] "
 
-    @override
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record; it is logged."""
-        record.msg = f"{self._words}{record.msg}"
+def named(seed: Value) -> Callable[[logging.LogRecord], bool]:
+    """Make a filter that puts the seed before every line of a log."""
+
+    def put(record: logging.LogRecord) -> bool:
+        record.msg = f"[seed {seed}] {record.msg}"
         return True
 
-
-def _beside(
-    overrides: Mapping[str, Value], arguments: argparse.Namespace
-) -> Path | Exception:
-    """Run beside others, in a process that is told to stop only now."""
-    logger, prefix = logging.getLogger("flwr"), _Prefix(_seed(overrides))
-    logger.addFilter(prefix)
-    signal.signal(_STOP, signal.default_int_handler)
-    try:
-        if _stops and _stops[0].poll():  # the pool hands out one run in advance
-            return RunFailedError(f"not begun: {BY_HAND}")
-        return _one(overrides, arguments)
-    except KeyboardInterrupt:
-        return RunFailedError(BY_HAND)
-    finally:
-        signal.signal(_STOP, signal.SIG_IGN)
-        logger.removeFilter(prefix)
-
-
-def _start_worker(stops: Connection) -> None:
-    """Prepare a process of the pool, which ends its run once ``stops`` is closed.
-
-    A terminal's Ctrl-C reaches the parent too, other signals perhaps it alone. So the
-    parent passes it on, and what comes here directly does not count.
-    """
-    _stops.append(stops)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _on_signal)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as `nohup` wants it
-        signal.signal(signal.SIGHUP, _on_signal)
-    signal.signal(_STOP, signal.SIG_IGN)
-    end_with_parent()
-    threading.Thread(target=_pass_on, args=(stops,), daemon=True).start()
-
-
-def _on_signal(*_: object) -> None:
-    """End this process, unless the parent stops its run: a broken pool waits for it."""
-    if not _stops[0].poll(_PASSED_ON_S):
-        os._exit(1)
-
-
-def _pass_on(stops: Connection) -> None:
-    stops.poll(None)
-    parent = multiprocessing.parent_process()
-    if parent is not None and parent.is_alive():  # else this process ends at once
-        signal.pthread_kill(threading.main_thread().ident or 0, _STOP)
+    return put
 
 
 def _seed(overrides: Mapping[str, Value]) -> Value:

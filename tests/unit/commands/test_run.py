@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from logging import INFO
 
 import pytest
-from flwr.common.logger import log
 
 from fedgraph_flwr.core import words
 from fedgraph_flwr.core.errors import ConfigError
@@ -23,7 +22,7 @@ from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import load_summary
 from simulations.presets import list_presets
-from simulations.run import _beside, main, parse_assignment, parse_seeds, plan
+from simulations.run import main, named, parse_assignment, parse_seeds, plan
 
 
 @pytest.fixture
@@ -152,20 +151,14 @@ def test_ctrl_c_ends_without_a_traceback(command, monkeypatch, capfd):
     assert "Traceback" not in told
 
 
-def test_runs_side_by_side_name_their_seed(monkeypatch, caplog):
+def test_runs_side_by_side_name_their_seed(caplog):
     caplog.set_level("INFO", "flwr")
-
-    def tell(*_, **__):
-        log(INFO, "round %d", 1)
-
-    monkeypatch.setattr("simulations.run.run_inline", tell)
-    before = signal.getsignal(signal.SIGUSR1)
-    try:
-        arguments = argparse.Namespace(engine="inline", nodes=1)
-        for seed in (1, 42):
-            _beside({"seed": seed}, arguments)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    logger = logging.getLogger("flwr")
+    for seed in (1, 42):
+        prefix = named(seed)
+        logger.addFilter(prefix)
+        logger.info("round %d", 1)
+        logger.removeFilter(prefix)
     assert caplog.messages == ["[seed 1] round 1", "[seed 42] round 1"]
 
 
@@ -194,7 +187,6 @@ def heeds_signals():
     ],
 )
 def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, sign, whom):
-    """A pool hands each process one run in advance, which cannot be taken back."""
     results = tmp_path / "results"
     command = [sys.executable, "-m", "simulations.run", "fedavg", "--engine", "inline"]
     command += ["--jobs", "2", "--seeds", "1,2,3,4,5", "--results", str(results)]
@@ -224,53 +216,6 @@ def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, sign, wh
     assert sorted(s["seed"] for s in begun) == [1, 2]
     assert {s["error"] for s in begun} == {f"RunFailedError: {BY_HAND}"}
     assert log_file.read_text().count("stopped; to go on: resume=") == 2
-
-
-IDLE = """
-import argparse, sys
-from fedgraph_flwr.core.command import command
-from simulations.run import execute
-
-@command
-def main():
-    folders = {{"results-dir": "{0}/results", "state-dir": "{0}/state"}}
-    sets = {{**folders, "method": "fedavg", "dataset": "synthetic", "num-clients": 2}}
-    runs = [{{**sets, "num-server-rounds": n}} for n in (1, 1000)]
-    how = argparse.Namespace(jobs=2, engine="inline", nodes=1, gpus=0.0)
-    for _ in execute(runs, how):
-        print("one is done", flush=True)
-
-if __name__ == "__main__":
-    sys.exit(main())
-"""
-
-
-@pytest.mark.usefixtures("heeds_signals")
-def test_sigterm_to_a_group_stops_a_run_beside_a_process_that_has_none(
-    toy_data, tmp_path
-):
-    """A process that dies while it waits for a run keeps the lock of the others."""
-    script = tmp_path / "idle.py"
-    script.write_text(IDLE.format(tmp_path))
-    with subprocess.Popen(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(project_root())},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            for line in process.stdout:
-                if line.startswith("one is done"):
-                    break
-            os.killpg(process.pid, signal.SIGTERM)
-            assert process.wait(30) == 130
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-    ends = [load_summary(folder)["error"] for folder in tmp_path.glob("results/*")]
-    assert sorted(map(str, ends)) == ["None", f"RunFailedError: {BY_HAND}"]
 
 
 def test_presets_can_be_cut_by_head():
