@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from rich.console import Console
@@ -20,7 +21,6 @@ from fedgraph_flwr.core.errors import DataError, FedGraphError
 from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.core.tasks import (
     AVERAGE_PRECISION,
-    GRAPH_EMBEDDING,
     OF_COMMONEST,
     OF_MEAN,
 )
@@ -31,23 +31,30 @@ from fedgraph_flwr.view.curves import draw_losses
 from fedgraph_flwr.view.gain import draw_gain
 
 from .markup import consoles, markdown, print_terminal, tell_unused
-from .tables.captions import Report, by_row, make_report
-from .tables.groups import Group, baseline, group_runs, shared_differences
-from .tables.result_file import (
+from .tables.captions import Report, make_report
+from .tables.frame import (
     HELD_OUT,
     METRICS,
     ON_ALL,
     RULES,
     START,
     at_metric,
+    by_row,
     from_run,
+    table,
 )
+from .tables.groups import Group, baseline, group_runs, shared_differences
 from .tables.runs import Found, Run, find_runs, nearest_preset, with_settings
-from .tables.studies import OWN_START, Study, StudyTable, Target, load_study
+from .tables.studies import (
+    FOLDER,
+    OWN_START,
+    Study,
+    StudyTable,
+    Target,
+    load_study,
+)
 
-# Studies whose columns and targets such runs take over.
-MODELS = {GRAPH_EMBEDDING.name: "fclg"}
-MODEL = "gcfl"
+ANY_TASK = "any"
 _ALSO = {
     **BESIDE,
     f"accuracy{OF_COMMONEST}": "commonest class",
@@ -101,7 +108,7 @@ def usable_runs(found: Found, metric: str = "") -> tuple[list[Run], list[str]]:
     for run in found.runs:
         try:
             result, partial = from_run(run, run.method, per_client=True)
-            at_metric(result, metric or result.metric)
+            at_metric(result, metric or result["metric"])
         except DataError as error:
             problems.append(str(error))
         else:
@@ -113,8 +120,8 @@ def usable_runs(found: Found, metric: str = "") -> tuple[list[Run], list[str]]:
 def compare(group: Group, rule: str, metric: str = "") -> Report:
     """Word the table of a group of runs.
 
-    Columns and targets are those of a model: the study ``fclg`` for embeddings,
-    ``gcfl`` for all else. Each row is compared with self-train, with FedAvg and, if it
+    Columns and targets are those of a model, the study that names the task of the
+    runs, or else any task. Each row is compared with self-train, with FedAvg and, if it
     is known, with its own round 0. ``metric`` is one beside the headline's; "" is the
     headline, and the only one that papers state.
     """
@@ -123,11 +130,9 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
         for label, runs in group.rows.items()
         for run in runs
     ]
-    results = [at_metric(r, metric or r.metric) for r in measured]
-    is_headline = all(
-        r.metric == m.metric for r, m in zip(results, measured, strict=True)
-    )
-    model = load_study(MODELS.get(str(group.runs[0].summary.get("task")), MODEL))
+    results = table(at_metric(r, metric or r["metric"]) for r in measured)
+    is_headline = all(r["metric"] == metric or not metric for r in measured)
+    model = model_of(str(group.runs[0].summary.get("task")))
     targets = {
         label: _at_rule(target, model.rule, rule)
         for label, runs in group.rows.items()
@@ -135,10 +140,10 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
     }
     bases = [b for m in ("local", "fedavg") if (b := baseline(group, m))]
     differences = [(row, b) for b in bases for row in group.rows if row != b]
-    if model.name != MODEL and all(START in r.scores for r in results):
+    if model.task != ANY_TASK and START in results and results[START].notna().all():
         differences += [(row, OWN_START) for row in group.rows]
     data = group.data and f", data {group.data}"
-    table = StudyTable(
+    shown = StudyTable(
         title=f"{group.dataset}: {_metric(group.runs[0], metric)}, {group.split[2]}"
         f" clients{data}",
         rows=tuple(group.rows),
@@ -155,7 +160,14 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
         also={precision: also[precision]} if is_headline and _rare(group) else {},
         targets=targets,
     )
-    return make_report(study, table, by_row(results))
+    return make_report(study, shown, by_row(results))
+
+
+@cache
+def model_of(task: str) -> Study:
+    """Find the study whose columns and targets runs of a task take over."""
+    studies = {(s := load_study(path.stem)).task: s for path in FOLDER.glob("*.toml")}
+    return studies.get(task) or studies[ANY_TASK]
 
 
 def _rare(group: Group) -> list[str]:
@@ -214,7 +226,7 @@ def _notes(group: Group, rule: str, model: Study) -> list[str]:
             rows.setdefault(value, []).append(label)
         words = "; ".join(f"{v} ({', '.join(n)})" for v, n in rows.items())
         notes.append(f"rows differ in {key}: {words}.")
-    if baseline(group, "local") is None and model.name == MODEL:
+    if baseline(group, "local") is None and model.task == ANY_TASK:
         notes.append("no self-train run (method local): no gains.")
     rare = _rare(group) if rule.startswith("best_val") else []
     if 0 < len(rare) < len(group.rows):

@@ -151,10 +151,11 @@ def execute(
                 process.start()
                 theirs.close()
                 running[ours] = process, waiting.pop(0)
-            for ours in connection.wait([*running]):
-                process, overrides = running.pop(ours)  # type: ignore[index]
+            ended = connection.wait([*running])
+            for ours in [pipe for pipe in running if pipe in ended]:
+                process, overrides = running.pop(ours)
                 try:
-                    outcome: Path | Exception = ours.recv()  # type: ignore[union-attr]
+                    outcome: Path | Exception = ours.recv()
                 except EOFError:
                     process.join()
                     words = f"its process ended with exit code {process.exitcode}"

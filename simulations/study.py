@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError, unknown_name
@@ -24,20 +24,19 @@ from fedgraph_flwr.core.files import write_text
 from fedgraph_flwr.view.style import GREY, PALETTE, bare, finish, line, save
 
 from .markup import consoles, markdown, paragraph, tell_unused
-from .tables import result_file
+from .tables import frame
 from .tables.captions import (
     Rows,
-    by_row,
     common_verdict,
     make_reports,
     rule_words,
     subtract,
 )
 from .tables.controls import control_results
-from .tables.differences import ENOUGH_PAIRS, Difference
+from .tables.frame import ROUND, RULES, START, Table, by_row, measures, read_results
 from .tables.groups import check_same_data
-from .tables.result_file import ROUND, RULES, START, Result, columns, read_results
 from .tables.runs import find_runs
+from .tables.stats import ENOUGH_PAIRS, Difference
 from .tables.studies import FOLDER, Curve, Study, StudyTable, load_study
 
 if TYPE_CHECKING:
@@ -154,18 +153,17 @@ def _points(
     line: Sequence[tuple[float, str]] | str, study: Study, found: Rows
 ) -> Points:
     """Scores of the runs at each point of a line, in the order of x."""
-    known: dict[float, list[float]] = {}
-    if isinstance(line, str):
-        for r in found.get(line, []):
-            for measure, score in r.scores.items():
-                if measure == START or measure.startswith(ROUND):
-                    at = float(measure.removeprefix(ROUND).replace(START, "0"))
-                    known.setdefault(at, []).append(score)
-    else:
-        for x, row in line:
-            scores = [r.scores.get(study.rule) for r in found.get(row, [])]
-            known |= {x: kept} if (kept := [s for s in scores if s is not None]) else {}
-    return sorted(known.items())
+    known: dict[float, Any] = {}
+    if not isinstance(line, str):
+        known = {x: found[row].get(study.rule) for x, row in line if row in found}
+    elif line in found:
+        known = {
+            float(name.removeprefix(ROUND).replace(START, "0")): scores
+            for name, scores in found[line].items()
+            if name == START or name.startswith(ROUND)
+        }
+    kept = {x: [*of.dropna()] for x, of in known.items() if of is not None}
+    return sorted((x, scores) for x, scores in kept.items() if scores)
 
 
 def draw_curve(curve: Curve, lines: dict[str, Points], path: Path) -> Path:
@@ -209,10 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results, problems = collect(study, options)
     tell_unused(problems, err)
     if options.csv is not None and (options.folders or options.controls):
-        result_file.write(options.csv, results)
-        results = result_file.read(
-            options.csv
-        )  # of as many digits as a later reader sees
+        frame.write(options.csv, results)
+        results = frame.read(options.csv)  # of as many digits as a later reader sees
     study = replace(study, rule=_check_rule(options.rule or study.rule, results))
     found = by_row(results)
     if options.page is None:
@@ -233,14 +229,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def collect(
-    study: Study, options: argparse.Namespace
-) -> tuple[list[Result], list[str]]:
+def collect(study: Study, options: argparse.Namespace) -> tuple[Table, list[str]]:
     """Gather results from the file, the folders and the controls.
 
     Returns
     -------
-    results : list of Result
+    results : Table
     problems : list of str
         The reason for everything that is not used.
 
@@ -249,25 +243,24 @@ def collect(
     FedGraphError
         There is no result, or results are of different data.
     """
-    results: list[Result] = []
-    problems: list[str] = []
+    results, problems = frame.table([]), list[str]()
     if options.csv is not None and options.csv.exists():
-        results = result_file.read(options.csv)
+        results = frame.read(options.csv)
     if options.folders:
         found = find_runs(options.folders)
         check_same_data(found.runs)
         new, problems = read_results(found, per_client=study.spread == "clients")
-        results = result_file.merge(results, new)
+        results = frame.merge(results, new)
     if options.controls:
-        results = result_file.merge(results, control_results(results))
-    if not results:
+        results = frame.merge(results, control_results(results, study.controls))
+    if results.empty:
         words = "".join(f"\n  {problem}" for problem in problems)
         raise FedGraphError(f"no results: give folders of runs, or --csv FILE{words}")
     return results, problems
 
 
-def _check_rule(rule: str, results: Sequence[Result]) -> str:
-    known = columns(results)
+def _check_rule(rule: str, results: Table) -> str:
+    known = measures(results)
     if rule not in known:
         raise FedGraphError(
             unknown_name("measure", rule, known, "Choose one with --rule.")
@@ -284,7 +277,9 @@ def page(study: Study, found: Rows, place: Path, csv: Path | None) -> str:
     if others := rest(study, found):
         tables = (*tables, StudyTable(title="Other runs", rows=tuple(others)))
     reports = make_reports(replace(study, tables=tables), found)
-    measures = columns([r for of_row in found.values() for r in of_row])
+    shown = [
+        rule for rule in RULES if any(rule in measures(of) for of in found.values())
+    ]
     name, given, source = study.name, "DIR", ""
     if csv is not None:
         given = f"--csv {csv.as_posix()}"
@@ -297,7 +292,7 @@ def page(study: Study, found: Rows, place: Path, csv: Path | None) -> str:
             f" {place.as_posix()}`{source}; do not edit. What the tables say:"
             f" [results](../results-{name}.md)."
         ),
-        paragraph(rule_words(rule for rule in RULES if rule in measures) + "."),
+        paragraph(rule_words(shown) + "."),
     ]
     return "\n\n".join([*head, *(markdown(r.title, r.parts) for r in reports)]) + "\n"
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import pandas as pd
 
 from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError
@@ -22,10 +25,10 @@ from fedgraph_flwr.core.tasks import OF_COMMONEST
 from fedgraph_flwr.resolve import defaults, fits
 
 from ..markup import Sheet, consoles
-from ..tables import result_file
-from ..tables.captions import NONE, Report, by_row, make_report, points_text, subtract
-from ..tables.differences import TIE
-from ..tables.result_file import HELD_OUT, ON_ALL, RULES, Result
+from ..tables import frame
+from ..tables.captions import NONE, Report, make_report, points_text, subtract
+from ..tables.frame import FIELDS, HELD_OUT, ON_ALL, PAIR, RULES, Table, records, table
+from ..tables.stats import TIE, Ranks, ranks
 from ..tables.studies import OWN_START, Study, StudyTable
 from .output import read_page, suite_part, write_all, write_page
 from .suite import (
@@ -48,14 +51,11 @@ from .verdict import (
     MAJORITY,
     START,
     Duel,
-    Ranks,
     inert_words,
-    mean_scores,
-    ranks,
     sentence,
 )
 
-Found = dict[str, dict[str, list[Result]]]  # data set -> method -> results
+Found = dict[str, dict[str, Table]]  # data set -> method -> results
 
 
 @command
@@ -171,28 +171,29 @@ def collect(suite: Suite, chosen: Sequence[Trial], known: Known) -> Found:
     found: Found = {data.name: {} for data in suite.data}
     for trial in chosen:
         keys = [(trial.row, *p) for p in suite.pairs]
-        results = [replace(known[k], row=trial.method) for k in keys if k in known]
+        results = table({**known[k], "row": trial.method} for k in keys if k in known)
         found[trial.data][trial.method] = results
     for rows in found.values():
-        rows[MAJORITY] = majority(r for of in rows.values() for r in of)
+        rows[MAJORITY] = majority(pd.concat([table([]), *rows.values()]))
     return found
 
 
-def majority(results: Iterable[Result]) -> list[Result]:
+def majority(results: Table) -> Table:
     """Score the constant prediction: what each pair's runs say of it.
 
     Of classes it is each client's commonest among its training labels. A constant ranks
     nothing, so that its ROC-AUC is 0.5.
     """
     found = []
-    for r in {r.key[1:]: r for r in results}.values():
-        constant = {rule: f"{rule}:{r.metric}{OF_COMMONEST}" for rule in RULES}
-        scores = {k: r.scores[m] for k, m in constant.items() if m in r.scores}
-        if r.metric == "roc-auc":
-            scores = {rule: 0.5 for rule in RULES if rule in r.scores}
-        row = replace(r, row=MAJORITY, rounds=0, wall_s=0.0, inert="", clients={})
-        found.append(replace(row, scores=scores))
-    return found
+    for r in records(results.drop_duplicates(PAIR, keep="last")):
+        constant = {rule: f"{rule}:{r['metric']}{OF_COMMONEST}" for rule in RULES}
+        scores = {k: r[m] for k, m in constant.items() if m in r}
+        if r["metric"] == "roc-auc":
+            scores = {rule: 0.5 for rule in RULES if rule in r}
+        fields = {k: r[k] for k in FIELDS}
+        own = {"row": MAJORITY, "rounds": 0, "wall_s": 0.0, "inert": ""}
+        found.append({**fields, **own, **scores})
+    return table(found)
 
 
 def check_same_data(planned: Sequence[Trial], known: Known) -> None:
@@ -202,27 +203,26 @@ def check_same_data(planned: Sequence[Trial], known: Known) -> None:
     ------
     FedGraphError
     """
-    of_rows: dict[str, list[Result]] = {}
-    for result in known.values():
-        of_rows.setdefault(result.row, []).append(result)
-    first: dict[tuple[str, ...], Result] = {}
-    for trial in planned:
-        for result in of_rows.get(trial.row, ()):
-            pair = f"seed {result.seed}, split seed {result.split_seed}"
-            places: dict[tuple[str, ...], str] = {(trial.data, pair): "split_hash"}
-            if result.data and not is_plugin(result.dataset):  # which may draw graphs
-                places[(trial.data,)] = "data"
-            for place, name in places.items():
-                other = first.setdefault((name, *place), result)
-                if getattr(other, name) != getattr(result, name):
-                    raise FedGraphError(
-                        f"results on {', '.join(place)} are of different splits or"
-                        f" files: {getattr(other, name)} of {other.row},"
-                        f" {getattr(result, name)} of {result.row}; if files of the"
-                        " data have changed since the first runs were made, restore"
-                        " them, or give an empty folder as --results; if a method sets"
-                        " keys that change the split, take them out of the suite"
-                    )
+    found = rows_of(planned, known)
+    found["place"] = found["row"].map({t.row: t.data for t in planned})
+    drawn = found["dataset"].map(is_plugin).astype(bool)  # perhaps anew in each run
+    of_files = found[(found["data"] != "") & ~drawn]
+    for name, places in (
+        ("split_hash", found.groupby(["place", "seed", "split_seed"])),
+        ("data", of_files.groupby("place")),
+    ):
+        for _, of_place in places:
+            first, *others = records(of_place.drop_duplicates(name))
+            for r in others:
+                pair = f", seed {r['seed']}, split seed {r['split_seed']}"
+                raise FedGraphError(
+                    f"results on {r['place']}{pair if name == 'split_hash' else ''} are"
+                    f" of different splits or files: {first[name]} of {first['row']},"
+                    f" {r[name]} of {r['row']}; if files of the data have changed since"
+                    " the first runs were made, restore them, or give an empty folder"
+                    " as --results; if a method sets keys that change the split, take"
+                    " them out of the suite"
+                )
 
 
 def make_reports(
@@ -252,10 +252,7 @@ def make_reports(
         and diff.num_pairs == len(suite.pairs)  # what failed may have been the worst
     ]
     scores = {
-        d: {
-            m: [r.scores[suite.rule] for r in of if suite.rule in r.scores]
-            for m, of in rows.items()
-        }
+        d: {m: of[suite.rule].dropna() for m, of in rows.items() if suite.rule in of}
         for d, rows in found.items()
     }
     lacking = [
@@ -265,15 +262,14 @@ def make_reports(
         if (not m.only or d in m.only) and len(of.get(m.name, [])) < len(suite.pairs)
     ]
     complete = {
-        d: mean_scores(
-            {
-                m: v
-                for m, v in of.items()
-                if m != MAJORITY
-                and (m, d) not in lacking
-                and not inert_words(found[d][m])
-            }
-        )
+        d: {
+            m: statistics.fmean(v)
+            for m, v in of.items()
+            if m != MAJORITY
+            and (m, d) not in lacking
+            and len(v)
+            and not inert_words(found[d][m])
+        }
         for d, of in scores.items()
     }
     ranking = ranks(complete)
@@ -392,7 +388,7 @@ def _duel_report(duels: Sequence[Duel]) -> Report:
 
 
 def _data_report(
-    suite: Suite, data: str, chosen: Sequence[Trial], rows: dict[str, list[Result]]
+    suite: Suite, data: str, chosen: Sequence[Trial], rows: dict[str, Table]
 ) -> Report:
     kind = next(d.interval for d in suite.data if d.name == data)
     columns = {"pairs": "pairs", "rounds": "rounds", suite.rule: suite.rule}
@@ -407,7 +403,7 @@ def _data_report(
         interval=kind,
         columns={**columns, START: "start", "MB": "MB", "seconds": "wall_s"},
     )
-    found = by_row(r for of in rows.values() for r in of)
+    found = {name: of for name, of in rows.items() if len(of)}
     if not found:
         return Report(title=data, parts=["No runs."])
     report = make_report(study, StudyTable(title=data, rows=tuple(rows)), found)
@@ -419,10 +415,10 @@ def _data_report(
     return replace(report, parts=[*report.parts, f"Chosen by validation: {words}."])
 
 
-def rows_of(planned: Sequence[Trial], known: Known) -> list[Result]:
+def rows_of(planned: Sequence[Trial], known: Known) -> Table:
     """Results of these trials; a folder may hold those of other methods too."""
     rows = {t.row for t in planned}
-    return [r for r in known.values() if r.row in rows]
+    return table(r for r in known.values() if r["row"] in rows)
 
 
 def keep(suite: Suite, planned: Sequence[Trial], known: Known) -> None:
@@ -433,17 +429,19 @@ def keep(suite: Suite, planned: Sequence[Trial], known: Known) -> None:
     FedGraphError
         Nothing of it was made by the code of a commit.
     """
-    results = [r for r in rows_of(planned, known) if same_code(r.commit)]
-    if not results:
+    results = _of_this_code(rows_of(planned, known))
+    if results.empty:
         raise FedGraphError(
             "--keep found no run of the code of a commit; commit your changes, run the"
             " benchmark in an empty folder, and keep that"
         )
     path = kept_path(suite.name)
-    old = result_file.read(path) if path.is_file() else []
-    result_file.write(
-        path, result_file.merge([r for r in old if same_code(r.commit)], results)
-    )
+    old = frame.read(path) if path.is_file() else table([])
+    frame.write(path, frame.merge(_of_this_code(old), results))
+
+
+def _of_this_code(results: Table) -> Table:
+    return results[results["commit"].map(same_code).astype(bool)]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,11 +15,12 @@ from fedgraph_flwr.results.reader import blaming
 from fedgraph_flwr.view.style import PALETTE, bare, save
 
 from ..markup import Sheet, markdown, paragraph
-from ..tables import result_file
+from ..tables import frame
 from ..tables.captions import Report
-from ..tables.result_file import Result
+from ..tables.frame import KEY, Table
+from ..tables.stats import Ranks
 from .suite import kept_path
-from .verdict import Duel, Ranks
+from .verdict import Duel
 
 _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#",
@@ -221,7 +222,7 @@ def write_page(parts: Mapping[str, str]) -> str:
     return "\n\n".join([_TITLE, paragraph(_RULE), *texts]) + "\n"
 
 
-def suite_part(suite: str, reports: Sequence[Report], rows: Sequence[Result]) -> str:
+def suite_part(suite: str, reports: Sequence[Report], rows: Table) -> str:
     """Write a suite's part.
 
     Parameters
@@ -229,7 +230,7 @@ def suite_part(suite: str, reports: Sequence[Report], rows: Sequence[Result]) ->
     suite : str
     reports : sequence of Report
         What the benchmark says, as in its own page.
-    rows : sequence of Result
+    rows : Table
         Everything that they are made from.
 
     Raises
@@ -238,13 +239,13 @@ def suite_part(suite: str, reports: Sequence[Report], rows: Sequence[Result]) ->
         A row is not in the kept file.
     """
     path = kept_path(suite)
-    kept = {r.key for r in result_file.read(path)} if path.is_file() else set()
-    if missing := [r for r in rows if r.key not in kept]:
+    kept = frame.read(path) if path.is_file() else frame.table([])
+    if missing := len(rows) - len(rows.merge(kept[KEY], on=KEY)):
         raise FedGraphError(
-            f"--leaderboard is made from kept rows, but {len(missing)} runs are not in"
+            f"--leaderboard is made from kept rows, but {missing} runs are not in"
             f" {path}; add --keep"
         )
-    commits = ", ".join(sorted({r.commit for r in rows}))
+    commits = ", ".join(sorted(set(rows["commit"])))
     source = f"Rows: [{path.name}](runs/{path.name}), by the code of {commits}."
     texts = [paragraph(source)]
     texts += [markdown(f"{r.title}: {suite}", r.parts) for r in reports]

@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,10 @@ from fedgraph_flwr.results.reader import SUMMARY, blaming
 
 from ..presets.read import flatten
 from ..run import execute
-from ..tables import result_file
-from ..tables.differences import INTERVALS
-from ..tables.result_file import HELD_OUT, METRICS, ON_ALL, Result, from_run
+from ..tables import frame
+from ..tables.frame import FIELDS, HELD_OUT, METRICS, ON_ALL, Row, from_run, records
 from ..tables.runs import EXECUTION_KEYS, Run, find_runs
+from ..tables.stats import INTERVALS
 
 FOLDER = Path(__file__).parents[1] / "suites"
 ROLES = ("rival", "control")
@@ -227,7 +227,7 @@ def _check(path: Path, key: str, found: list[str], allowed: Any) -> None:
 CODE = ("fedgraph_flwr", "clients", "strategies", "datasets", "examples", "plugins")
 KEPT = project_root() / "docs" / "runs"
 Key = tuple[str, int, int]  # row, seed, split seed
-Known = dict[Key, Result]
+Known = dict[Key, Row]
 Tell = Callable[[str], None]
 
 
@@ -258,7 +258,8 @@ def known_results(suite: str, folder: Path) -> Known:
     found: Known = {}
     path = kept_path(suite)
     if path.is_file():
-        found = {_key(r): r for r in result_file.read(path) if same_code(r.commit)}
+        kept = records(frame.read(path))
+        found = {_key(r): r for r in kept if same_code(r["commit"])}
     if folder.is_dir() and any(folder.rglob(SUMMARY)):
         here = git_commit()
         for run in find_runs([folder]).runs:
@@ -269,7 +270,7 @@ def known_results(suite: str, folder: Path) -> Known:
     return found
 
 
-def read_run(run: Run) -> Result:
+def read_run(run: Run) -> Row:
     """Read a run, with the megabytes that it sent and received as measure ``MB``.
 
     Scores have the digits of kept rows: ties, of ranks too, are those of either.
@@ -278,10 +279,10 @@ def read_run(run: Run) -> Result:
         row = settings_row(run.summary["config"])
         size = sum(int(run.summary.get(f"bytes_{way}") or 0) for way in ("up", "down"))
     result, _ = from_run(run, row, per_client=True)
-    scores = {**result.scores, "MB": size / 1e6}
-    return replace(
-        result, scores={m: round(v, result_file.DIGITS) for m, v in scores.items()}
-    )
+    return {
+        k: round(v, frame.DIGITS) if isinstance(v, float) and k not in FIELDS else v
+        for k, v in {**result, "MB": size / 1e6}.items()
+    }
 
 
 def make_missing(
@@ -339,11 +340,11 @@ def choose(suite: Suite, tried: Sequence[Trial], known: Known) -> Trial | None:
     scores = []
     for trial in tried:
         result = known.get((trial.row, *suite.pairs[0]))
-        if result is None or "validation" not in result.scores:
+        if result is None or "validation" not in result:
             return None
-        scores.append(result.scores["validation"])
+        scores.append(result["validation"])
     return tried[scores.index(max(scores))]
 
 
-def _key(result: Result) -> Key:
-    return result.row, result.seed, result.split_seed
+def _key(result: Row) -> Key:
+    return result["row"], result["seed"], result["split_seed"]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
+import pandas as pd
 
-from ..tables.differences import ENOUGH_PAIRS, TIE, Difference
-from ..tables.result_file import Result
+from ..tables.frame import PAIR, Table
+from ..tables.stats import ENOUGH_PAIRS, TIE, Difference
 
 START, MAJORITY = "untrained", "majority"
 BETTER, WORSE, OPEN, EQUAL = "better", "worse", "not separated", "no difference"
@@ -104,74 +102,15 @@ def _against(opponent: str, duels: Sequence[Duel]) -> str:
     return f"against {opponent} {', '.join(places)}" + (f" ({why})" if why else "")
 
 
-def inert_words(*sides: Sequence[Result]) -> str:
+def inert_words(*sides: Table) -> str:
     """Say which side did nothing of its own in so many pairs that too few are left.
 
     "" if enough pairs are left, or nobody did nothing.
     """
-    of_pairs = [{r.key[1:]: r for r in side} for side in sides]
-    common = set.intersection(*map(set, of_pairs))
-    idle = [r for side in of_pairs for k, r in side.items() if k in common and r.inert]
-    if len(common) - len({r.key[1:] for r in idle}) >= ENOUGH_PAIRS:
+    both = pd.concat(sides)
+    common = both[both.groupby(PAIR)["row"].transform("size") == len(sides)]
+    idle = common[common["inert"] != ""]
+    num_left = (len(common) // len(sides)) - len(idle.drop_duplicates(PAIR))
+    if num_left >= ENOUGH_PAIRS:
         return ""
-    return " and ".join(dict.fromkeys(f"{r.row} {r.inert}" for r in idle))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ranks:
-    """Mean ranks over data sets; 1 is best. NaN where a test cannot be made."""
-
-    mean: Mapping[str, float]
-    num_data: int
-    p_value: float
-    critical: float
-
-
-def ranks(scores: Mapping[str, Mapping[str, float]]) -> Ranks | None:
-    """Rank methods on each data set, and test ranks as Demšar does.
-
-    Parameters
-    ----------
-    scores : mapping
-        Data set -> method -> mean score, larger is better. Only methods that every
-        data set has are ranked.
-
-    Returns
-    -------
-    Ranks or None
-        None with fewer than two methods or data sets. ``critical`` is Nemenyi's
-        critical difference at 5 %, ``p_value`` that of Friedman's test, which needs
-        three methods.
-
-    Source
-    ------
-    Demšar, *Statistical Comparisons of Classifiers over Multiple Data Sets*, JMLR 7,
-    2006, Sec. 3.2.
-    """
-    from scipy.stats import friedmanchisquare, rankdata, studentized_range
-
-    methods = [m for m in next(iter(scores.values()), {}) if _everywhere(m, scores)]
-    k, n = len(methods), len(scores)
-    if k < 2 or n < 2:
-        return None
-    table = np.array([[round(of[m], 9) for m in methods] for of in scores.values()])
-    ranked = rankdata(-table, axis=1)
-    varies = bool(np.any(ranked != ranked[:, :1]))
-    p = float(friedmanchisquare(*ranked.T).pvalue) if k > 2 and varies else math.nan
-    q = float(studentized_range.ppf(0.95, k, np.inf)) / math.sqrt(2)
-    mean = dict(zip(methods, ranked.mean(axis=0).tolist(), strict=True))
-    return Ranks(
-        mean=dict(sorted(mean.items(), key=lambda item: item[1])),
-        num_data=n,
-        p_value=p,
-        critical=q * math.sqrt(k * (k + 1) / (6 * n)),
-    )
-
-
-def mean_scores(of_rows: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Mean score of each method."""
-    return {m: statistics.fmean(v) for m, v in of_rows.items() if v}
-
-
-def _everywhere(method: str, scores: Mapping[str, Mapping[str, float]]) -> bool:
-    return all(method in of for of in scores.values())
+    return " and ".join((idle["row"] + " " + idle["inert"]).unique())

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
+
 from fedgraph_flwr.results.selection import PROTOCOLS
 
 from ..markup import Sheet
-from .differences import NOT_SHOWN, Difference, from_start, pair
-from .result_file import RULES, START, Result
+from .frame import ERRORS, PER_CLIENT, RULES, START, Table, from_start, pair
+from .stats import NOT_SHOWN, Difference
 from .studies import OWN_START, Study, StudyTable
 
 NONE = "-"
@@ -32,7 +34,7 @@ _SPREADS = {
     ),
 }
 _SHARED = " over the means of splits, as pairs on one split share it"
-Rows = Mapping[str, Sequence[Result]]
+Rows = Mapping[str, Table]
 Cells = list[tuple[str, str]]  # heading and cell
 
 
@@ -42,14 +44,6 @@ class Report:
 
     title: str
     parts: Sequence[Sheet | str]
-
-
-def by_row(results: Iterable[Result]) -> dict[str, list[Result]]:
-    """Sort results by row."""
-    rows: dict[str, list[Result]] = {}
-    for result in results:
-        rows.setdefault(result.row, []).append(result)
-    return rows
 
 
 def make_reports(study: Study, found: Rows) -> list[Report]:
@@ -75,8 +69,7 @@ def make_report(study: Study, table: StudyTable, found: Rows) -> Report:
     differences = [_difference_cells(study, a, b, found) for a, b in table.differences]
     if kept := [cells for cells in differences if cells]:
         parts.append(_sheet(kept))
-    results = [r for row in rows for r in found[row]]
-    parts.append(_protocol(study, results))
+    parts.append(_protocol(study, pd.concat([found[row] for row in rows])))
     notes = [*_notes(study, {row: found[row] for row in rows}), *table.notes]
     return Report(title=table.title, parts=[*parts, *(f"Note: {n}" for n in notes)])
 
@@ -114,7 +107,7 @@ def _columns(study: Study, table: StudyTable) -> dict[str, str]:
 
 
 def _row_cells(
-    study: Study, row: str, results: Sequence[Result], columns: Mapping[str, str]
+    study: Study, row: str, results: Table, columns: Mapping[str, str]
 ) -> Cells:
     target = study.targets.get(row)
     published = {m for t in study.targets.values() for m in t.scores}
@@ -131,27 +124,25 @@ def _row_cells(
     return [("row", row), *ours, *papers]
 
 
-def _cell(study: Study, measure: str, results: Sequence[Result]) -> str:
+def _cell(study: Study, measure: str, results: Table) -> str:
     if measure == "pairs":
         return str(len(results))
     if measure == "seeds":
-        return ", ".join(map(str, sorted({r.seed for r in results})))
+        return ", ".join(map(str, sorted(set(results["seed"]))))
     if measure == "rounds":
-        return _span([result.rounds for result in results])
+        return _span(results["rounds"])
     if measure == "epsilon":
-        epsilons = sorted({result.edge_epsilon for result in results})
+        epsilons = sorted(set(results["edge_epsilon"]))
         return " or ".join(f"{e:g}" if e else NONE for e in epsilons)
     if measure == "wall_s":
-        return f"{statistics.median(r.wall_s for r in results):.0f}"
+        return f"{results['wall_s'].median():.0f}"
     if study.spread == "clients" and measure in RULES:
-        return _client_score([r.clients.get(measure, {}) for r in results])
-    known = [
-        r.scores[m] for r in results if (m := measure.removeprefix(LEAST)) in r.scores
-    ]
-    if len(known) < len(results):
+        return _client_score(_clients(results, measure))
+    known = results.get(measure.removeprefix(LEAST))
+    if known is None or known.isna().any():
         return NONE
     if measure == "clusters":
-        return _span([int(value) for value in known])
+        return _span(known.astype(int))
     return f"{min(known):.4f}" if measure.startswith(LEAST) else _score(known)
 
 
@@ -160,17 +151,21 @@ def _score(values: Sequence[float]) -> str:
     return f"{statistics.fmean(values):.4f}{spread}"
 
 
-def _client_score(runs: Sequence[Mapping[int, float]]) -> str:
+def _clients(results: Table, measure: str) -> Table:
+    """Scores of single clients: a line for each run, a column for each client."""
+    known = results.reindex(columns=[measure + PER_CLIENT])[measure + PER_CLIENT]
+    return pd.DataFrame([of if isinstance(of, dict) else {} for of in known])
+
+
+def _client_score(runs: Table) -> str:
     """Mean of clients' means and of their stds, over clients that every run has."""
-    common = sorted(set(runs[0]).intersection(*runs))
-    if not common:
+    of_clients = [[*of] for _, of in runs.dropna(axis=1).items()]
+    if not of_clients:
         return NONE
-    of_clients = [[run[client] for run in runs] for client in common]
-    mean = statistics.fmean(statistics.fmean(values) for values in of_clients)
+    mean = statistics.fmean(map(statistics.fmean, of_clients))
     if len(runs) < 2:
         return f"{mean:.4f}"
-    std = statistics.fmean(statistics.stdev(values) for values in of_clients)
-    return f"{mean:.4f} ± {std:.4f}"
+    return f"{mean:.4f} ± {statistics.fmean(map(statistics.stdev, of_clients)):.4f}"
 
 
 def _difference_cells(study: Study, a: str, b: str, found: Rows) -> Cells:
@@ -260,17 +255,16 @@ def _sheet(lines: Sequence[Cells]) -> Sheet:
     )
 
 
-def _protocol(study: Study, results: Sequence[Result]) -> str:
-    seeds: dict[tuple[int, str], set[int]] = {}
-    for r in results:
-        seeds.setdefault((r.split_seed, r.split_hash), set()).add(r.seed)
+def _protocol(study: Study, results: Table) -> str:
+    splits = results.groupby(["split_seed", "split_hash"])["seed"]
+    seeds = {split: set(of_split) for split, of_split in splits}
     words = "; ".join(
         f"{', '.join(map(str, sorted(of_split)))} on split {found} (split seed {split})"
-        for (split, found), of_split in sorted(seeds.items())
+        for (split, found), of_split in seeds.items()
     )
     is_shared = len(seeds) > 1 and max(map(len, seeds.values())) > 1
     over = _SHARED if is_shared or study.interval == "split-t" else ""
-    commits = ", ".join(sorted({r.commit for r in results if r.commit}))
+    commits = ", ".join(sorted(set(results["commit"]) - {""}))
     return (
         f"Protocol: rule {study.rule}; {_SPREADS[study.spread]}. Seeds {words}."
         f" Intervals over pairs: {_INTERVALS[study.interval]}{over}."
@@ -283,23 +277,24 @@ def _notes(study: Study, rows: Rows) -> list[str]:
     """State the notes that a reader must not overlook."""
     notes = []
     for row, results in rows.items():
-        for words, count in Counter(r.inert for r in results if r.inert).items():
+        inert = Counter(results[results["inert"] != ""]["inert"])
+        for words, count in inert.items():
             notes.append(f"{row} {words} ({count} of {len(results)} runs).")
         for rule in RULES if study.spread == "clients" else ():
-            known = [set(r.clients.get(rule, {})) for r in results]
-            if missing := sorted(
-                known[0].union(*known) - known[0].intersection(*known)
-            ):
+            known = _clients(results, rule)
+            if missing := sorted(set(known) - set(known.dropna(axis=1))):
                 notes.append(
                     f"{row}, {rule}: clients {missing} are missing in at least one"
                     " run and left out."
                 )
-    if errors := [r for of in rows.values() for r in of if r.is_error]:
+    both = pd.concat([*rows.values()])
+    errors = both[both["metric"].isin(ERRORS)].reindex(columns=RULES)
+    if len(errors):
         notes.append(
             "scores are errors; a point is 0.01 of their unit, and a negative"
             " difference is an improvement."
         )
-    if any(0 < r.scores.get(m, 0) < LEAST_ERROR for r in errors for m in RULES):
+    if ((errors > 0) & (errors < LEAST_ERROR)).any(axis=None):
         notes.append(
             f"some errors are below {LEAST_ERROR:g}, of which these tables show few"
             " digits or none, and differences below 1e-6 count as ties: give the"
@@ -308,6 +303,6 @@ def _notes(study: Study, rows: Rows) -> list[str]:
     return notes
 
 
-def _span(values: Sequence[int]) -> str:
+def _span(values: Iterable[int]) -> str:
     low, high = min(values), max(values)
     return str(low) if low == high else f"{low}-{high}"

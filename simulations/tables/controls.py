@@ -1,13 +1,12 @@
-"""Rows without training for FCLG's tables, computed once and kept in the CSV file.
+"""Rows without training for tables of embeddings, computed once and kept in the file.
 
-Sums of node features reach the paper's accuracy on two of four data sets. So the
+Sums of node features reach a paper's accuracy on two of its four data sets. So the
 accuracy of a method alone does not show that it learned anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,26 +18,27 @@ from fedgraph_flwr.core.embedding_scores import all_scores, probe_scores, transf
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.resolve import defaults, resolve
 
-from ..presets import list_presets, load_preset
-from .result_file import START, Result, hash_data
+from ..presets import load_preset
+from .frame import FIELDS, KEY, START, Row, Table, hash_data, records, table
 
 NAMES = ("one-class", "sum-x", "mean-x", "log1p", "untrained")
 # Trivial features are clustered as they are: at length 1, sum and mean are the same.
 TRANSFORM = "raw"
 
 
-def control_results(results: Sequence[Result]) -> list[Result]:
-    """Compute control rows for every result of FCLG as the paper has it.
+def control_results(results: Table, presets: Sequence[str]) -> Table:
+    """Compute control rows for every result of some presets.
 
     Parameters
     ----------
-    results : sequence of Result
-        Only the presets ``fclg-<data>`` count, without other settings. Controls that
-        stand among the results already are not computed again.
+    results : Table
+        Controls that stand among them already are not computed again.
+    presets : sequence of str
+        Names, ``<method>-<data>``. Results with other settings do not count.
 
     Returns
     -------
-    list of Result
+    Table
         Rows ``control-<name>-<data>`` for the ``NAMES``, with the seeds and the split
         of their result: all graphs in one class; the features of `trivial_features`;
         the encoder of round 0.
@@ -48,21 +48,22 @@ def control_results(results: Sequence[Result]) -> list[Result]:
     DataError
         There is no such result, or the data are not those of the runs.
     """
-    models = [r for r in results if _is_plain_fclg(r.row) and START in r.scores]
+    models = [r for r in records(results) if r["row"] in presets and START in r]
     if not models:
         raise DataError(
-            "no result of FCLG with its round 0; --controls needs runs of presets"
-            " fclg-<data>"
+            "--controls needs runs, with their round 0, of presets"
+            f" {', '.join(presets) or '(this study names none)'}"
         )
     found = [_untrained(r) for r in models]
-    known = {r.key for r in results}
+    known = {tuple(r[k] for k in KEY) for r in records(results)}
     for r in models:
-        if _control(r, NAMES[0], {"accuracy": 0.0}).key not in known:
-            source = _source(r.row)
+        first = _control(r, NAMES[0], {"accuracy": 0.0})
+        if tuple(first[k] for k in KEY) not in known:
+            source = _source(r["row"])
             _check_data(r, source)
-            for name, scores in scores_of(*source, r.seed).items():
+            for name, scores in scores_of(*source, r["seed"]).items():
                 found.append(_control(r, name, scores))
-    return found
+    return table(found)
 
 
 def trivial_features(graphs: GraphSet) -> dict[str, NDArray[np.float64]]:
@@ -95,20 +96,10 @@ def one_class_scores(y: NDArray[np.int64]) -> dict[str, float]:
     return {"accuracy": share, "macro-f1": f1, "nmi": 0.0, "ari": 0.0}
 
 
-def _is_plain_fclg(row: str) -> bool:
-    if not row.startswith("fclg-") or row not in list_presets():
-        return False
-    config = load_preset(row)
-    is_pooled = config.get("embedding.evaluation") == "pooled"
-    return is_pooled and "fclg.inter" not in config
-
-
-def _untrained(r: Result) -> Result:
+def _untrained(r: Row) -> Row:
     """Take the scores of round 0 as those of a row of its own."""
-    known = {
-        m.partition(":")[2]: v for m, v in r.scores.items() if m.startswith("start:")
-    }
-    return _control(r, "untrained", {"accuracy": r.scores[START], **known})
+    known = {m.partition(":")[2]: v for m, v in r.items() if m.startswith("start:")}
+    return _control(r, "untrained", {"accuracy": r[START], **known})
 
 
 @lru_cache(maxsize=64)
@@ -123,17 +114,16 @@ def scores_of(name: str, features: str, seed: int) -> Mapping[str, Mapping[str, 
     return found
 
 
-def _control(r: Result, name: str, scores: Mapping[str, float]) -> Result:
+def _control(r: Row, name: str, scores: Mapping[str, float]) -> Row:
     final = {f"final:{m}": value for m, value in scores.items() if m != "accuracy"}
-    return replace(
-        r,
-        row=f"control-{name}-{r.row.removeprefix('fclg-')}",
-        rounds=0,
-        weights="",
-        wall_s=0.0,
-        scores={"final": scores["accuracy"], **final},
-        clients={},
-    )
+    own = {
+        "row": f"control-{name}-{r['row'].partition('-')[2]}",
+        "rounds": 0,
+        "weights": "",
+        "wall_s": 0.0,
+        "final": scores["accuracy"],
+    }
+    return {**{k: r[k] for k in FIELDS}, **own, **final}
 
 
 def _source(row: str) -> tuple[str, str]:
@@ -148,16 +138,16 @@ def load_graphs(name: str, features: str) -> GraphSet:
     return load_tu(name, features)
 
 
-def _check_data(r: Result, source: tuple[str, str]) -> None:
+def _check_data(r: Row, source: tuple[str, str]) -> None:
     """Raise DataError if the data here are not those of the run."""
-    num_clients = int(load_preset(r.row)["num-clients"])
+    num_clients = int(load_preset(r["row"])["num-clients"])
     sha256 = load_graphs(*source).raw_sha256
     hashes = dict.fromkeys(sorted(map(str, range(num_clients))), sha256)
     known = hash_data(hashes, num_clients)
-    if r.data not in ("", known):
+    if r["data"] not in ("", known):
         raise DataError(
-            f"the data of {r.dataset} are {known}, those of {r.row} with seed {r.seed}"
-            f" {r.data}; set FEDGRAPH_DATA to the data of the runs"
+            f"the data of {r['dataset']} are {known}, those of {r['row']} with seed"
+            f" {r['seed']} {r['data']}; set FEDGRAPH_DATA to the data of the runs"
         )
 
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from fedgraph_flwr.core.errors import FedGraphError
 
-from .result_file import hash_data
+from .frame import hash_data
 from .runs import Run, as_text, plain_settings, same_data, short_names, with_settings
 
 BASELINES = ("local", "fedavg")

@@ -7,6 +7,9 @@ Keys of a file:
 - ``spread``: what stands after ±, ``runs`` (std of the runs' means, the default) or
   ``clients`` (mean of each client's std over runs, the metric of the GCFL paper);
 - ``also``: heading -> further measure that differences are shown for;
+- ``task``: a task whose runs ``simulations.compare`` shows with these columns and
+  targets; ``any`` for all tasks that no other study names;
+- ``controls``: presets beside whose runs rows without training can be computed;
 - ``verdicts``: whether differences have a verdict, which is what the rule and all
   measures of ``also`` say (default: no);
 - ``columns``: heading -> measure; ``rules`` stands for all rules;
@@ -32,8 +35,8 @@ from typing import Any
 from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.rules import read_toml
 
-from .differences import INTERVALS
-from .result_file import RULES
+from .frame import RULES
+from .stats import INTERVALS
 
 FOLDER = Path(__file__).parents[1] / "studies"
 OWN_START = "own round 0"
@@ -99,6 +102,8 @@ class Study:
     targets: Mapping[str, Target] = field(default_factory=dict)
     figure: tuple[StudyTable, ...] = ()
     curves: tuple[Curve, ...] = ()
+    task: str = ""
+    controls: tuple[str, ...] = ()
 
 
 def load_study(name: str, folder: Path = FOLDER) -> Study:
@@ -149,6 +154,8 @@ def _study(name: str, content: dict[str, Any]) -> Study:
         targets={k: _target(v, rule) for k, v in given.pop("targets", {}).items()},
         figure=tuple(_table(e) for e in _expanded(given.pop("figure", []))),
         curves=tuple(_curve(e) for e in _expanded(given.pop("curve", []))),
+        task=str(given.pop("task", "")),
+        controls=tuple(given.pop("controls", ())),
     )
     if given:
         raise ValueError(f"unknown keys {sorted(given)}")

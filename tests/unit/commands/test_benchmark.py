@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import toys
@@ -42,15 +43,13 @@ from simulations.benchmark.verdict import (
     MAJORITY,
     START,
     Duel,
-    Ranks,
     judge,
-    ranks,
     sentence,
 )
 from simulations.markup import Sheet
 from simulations.tables.captions import Report
-from simulations.tables.differences import Difference
-from simulations.tables.result_file import Result, read
+from simulations.tables.frame import read, records, table
+from simulations.tables.stats import Difference, Ranks, ranks
 
 SEEDS = (1, 2, 3, 4, 5)
 TINY = """
@@ -66,6 +65,15 @@ set = { dataset = "planted" }
 role = "rival"
 set = { method = "fedavg" }
 """
+
+
+def results(row: str, scores: list[float]) -> Any:
+    """Make a table of runs of one row: seeds and splits from 1, one score each."""
+    same = {"row": row, "dataset": "planted", "rounds": 1}
+    return table(
+        {**same, "seed": s, "split_seed": s, "split_hash": str(s), "best_val": v}
+        for s, v in enumerate(scores, 1)
+    )
 
 
 def difference(*values: float) -> Difference:
@@ -140,26 +148,12 @@ def test_what_is_missing_has_no_verdict_and_is_not_claimed(tmp_path: Path) -> No
 
     def words(fedavg: int, local: int = 6) -> str:
         found = {
-            name: [
-                Result(
-                    row=name,
-                    dataset="planted",
-                    seed=s,
-                    split_seed=s,
-                    split_hash=str(s),
-                    rounds=1,
-                    scores={"best_val": score + 0.01 * (s % 3)},
-                )
-                for s in range(1, 1 + count)
-            ]
-            for name, score, count in (
-                ("fedprox", 0.9, 6),
-                ("local", 0.5, local),
-                ("fedavg", 0.4, fedavg),
-            )
+            # differences must vary to be judged
+            name: results(name, [0.45, *(score + 0.01 * (s % 3) for s in range(2, 7))])
+            for name, score in (("fedprox", 0.9), ("local", 0.5), ("fedavg", 0.4))
         }
-        for results in found.values():  # differences must vary to be judged
-            results[:1] = [replace(r, scores={"best_val": 0.45}) for r in results[:1]]
+        found["fedavg"] = found["fedavg"][:fedavg]
+        found["local"] = found["local"][:local]
         reports, duels, _ = benchmark.make_reports(
             suite, methods, chosen, {"planted": found}
         )
@@ -188,23 +182,12 @@ def test_a_method_that_did_nothing_of_its_own_is_not_judged(
     path.write_text(TINY.replace("[[1, 1], [2, 2]]", str(pairs)))
     suite = load_suite(str(path))
     methods = benchmark.participants(suite, "fedprox")
+    rest = [s % 3 / 100 for s in range(2, 7)]
     found = {
-        name: [
-            Result(
-                row=name,
-                dataset="planted",
-                seed=s,
-                split_seed=s,
-                split_hash=str(s),
-                rounds=1,
-                inert="never split" if name == "fedavg" and s <= idle else "",
-                scores={"best_val": score + 0.01 * (s % 3)},
-            )
-            for s in range(1, 7)
-        ]
-        for name, score in (("fedprox", 0.9), ("fedavg", 0.4))
+        "fedprox": results("fedprox", [0.95, *(0.9 + v for v in rest)]),
+        "fedavg": results("fedavg", [0.41, *(0.4 + v for v in rest)]),
     }
-    found["fedprox"][0] = replace(found["fedprox"][0], scores={"best_val": 0.95})
+    found["fedavg"].loc[: idle - 1, "inert"] = "never split"
     reports, (duel,), _ = benchmark.make_reports(
         suite, methods, list(trials(suite, methods)), {"planted": found}
     )
@@ -231,18 +214,10 @@ def test_a_constant_prediction_stands_beside_every_method(
     suite = load_suite(str(path))
     methods = benchmark.participants(suite, "fedavg")
     chosen = list(trials(suite, methods))[:1]
+    of_all = results(chosen[0].row, [0.9 + 0.01 * s for s in SEEDS])
     known = {
-        (chosen[0].row, s, s): Result(
-            row=chosen[0].row,
-            dataset="planted",
-            seed=s,
-            split_seed=s,
-            split_hash=str(s),
-            rounds=1,
-            metric=metric,
-            scores={**scores, "best_val": 0.9 + 0.01 * s},
-        )
-        for s in SEEDS
+        (chosen[0].row, s, s): {**one, "metric": metric, **scores}
+        for s, one in zip(SEEDS, records(of_all), strict=True)
     }
     found = benchmark.collect(suite, chosen, known)
     reports, (duel,), _ = benchmark.make_reports(suite, methods, chosen, found)
@@ -403,13 +378,13 @@ def test_results_on_other_files_are_not_mixed(
     planned = list(trials(suite, benchmark.participants(suite, "local")))
     of_all = {"dataset": "planted", "rounds": 1, "split_hash": "new", "data": "new"}
     known = {
-        (t.row, *pair): Result(row=t.row, seed=pair[0], split_seed=pair[1], **of_all)
+        (t.row, *pair): {"row": t.row, "seed": pair[0], "split_seed": pair[1], **of_all}
         for t in planned
         for pair in suite.pairs
     }
     benchmark.check_same_data(planned, known)
     key = next(k for k in known if k[0].startswith("fedavg") and k[1:] == (2, 2))
-    known[key] = replace(known[key], **{name: "old"})
+    known[key] = {**known[key], name: "old"}
     with pytest.raises(FedGraphError, match=words):
         benchmark.check_same_data(planned, known)
 
@@ -456,16 +431,16 @@ def test_a_file_is_no_folder_of_results(
 def test_a_leaderboard_keeps_the_parts_of_other_suites(tmp_path: Path) -> None:
     page = tmp_path / "leaderboard.md"
     assert read_page(page) == {}
-    result = read(kept_path("smoke"))[0]
+    result = read(kept_path("smoke"))[:1]
     reports = [Report(title="Verdict", parts=["Nothing."])]
-    part = suite_part("smoke", reports, [result])
+    part = suite_part("smoke", reports, result)
     page.write_text(write_page({"b": "Text of b.\n\n### Ranks: b", "smoke": part}))
     found = read_page(page)
     assert found == {"b": "Text of b.\n\n### Ranks: b", "smoke": part}
     assert write_page(found) == page.read_text()
-    assert f"by the code of {result.commit}." in part
+    assert f"by the code of {result['commit'][0]}." in part
     with pytest.raises(FedGraphError, match=r"1 runs are not in .*; add --keep"):
-        suite_part("smoke", reports, [replace(result, seed=99)])
+        suite_part("smoke", reports, result.assign(seed=99))
 
 
 @pytest.mark.parametrize("commit", ["abc+dirty", "unknown"])
@@ -505,7 +480,7 @@ def test_each_kept_suite_has_its_part_of_the_leaderboard() -> None:
     assert parts.keys() == kept
     assert write_page(parts) == text
     for suite, part in parts.items():
-        commits = {result.commit for result in read(kept_path(suite))}
+        commits = {*read(kept_path(suite))["commit"]}
         (source,) = (line for line in part.splitlines() if line.startswith("Rows: "))
         assert set(source.partition("code of ")[2].rstrip(".").split(", ")) <= commits
 
@@ -541,31 +516,6 @@ def lives(pid: int) -> bool:
     return "\nState:\tZ" not in status
 
 
-def test_workers_end_with_the_process_that_started_them() -> None:
-    code = (
-        "import multiprocessing as m, time\n"
-        "from concurrent.futures import ProcessPoolExecutor\n"
-        "from simulations import run\n"
-        "if __name__ == '__main__':\n"
-        "    context = m.get_context('spawn')\n"
-        "    stops, stop = context.Pipe(duplex=False)\n"
-        "    pool = ProcessPoolExecutor(1, context,"
-        " initializer=run._start_worker, initargs=(stops,))\n"
-        "    pool.submit(time.sleep, 60)\n"
-        "    print(pool.submit(time.sleep, 60), flush=True)\n"
-        "    time.sleep(60)\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], cwd=project_root(), stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        workers = processes_of(str(process.pid))
-        process.kill()
-    assert len(workers) == 2  # one tracks resources
-    wait_for_end(workers)
-
-
 def test_every_pool_of_processes_prepares_them() -> None:
     """Workers that are not would outlive a command that is killed."""
     calls = [
@@ -576,7 +526,7 @@ def test_every_pool_of_processes_prepares_them() -> None:
         and isinstance(call.func, ast.Name)
         and call.func.id == "ProcessPoolExecutor"
     ]
-    assert len(calls) == 2
+    assert calls
     assert [name for name, given in calls if "initializer" not in given] == []
 
 
@@ -606,7 +556,9 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
     assert before < after
     found = known_results("tiny", results)
     assert len(found) == 4
-    scores = [s for r in found.values() for s in r.scores.values()]
+    fields = ("wall_s", "edge_epsilon")
+    numbers = [(k, v) for r in found.values() for k, v in r.items() if k not in fields]
+    scores = [v for _, v in numbers if isinstance(v, float)]
     assert scores == [float(f"{s:.6f}") for s in scores]  # as kept rows have them
 
     assert benchmark.main([*arguments, str(results)]) == 0
@@ -615,8 +567,9 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
     for folder in folders(whole):  # what a run leaves for a resume is not kept
         assert not (default_state_dir() / folder.name).exists()
     undisturbed = known_results("tiny", whole)
-    assert {k: (r.weights, r.scores) for k, r in found.items()} == {
-        k: (r.weights, r.scores) for k, r in undisturbed.items()
+    alike = ("weights", "best_val", "final", "MB")
+    assert {k: [r[a] for a in alike] for k, r in found.items()} == {
+        k: [r[a] for a in alike] for k, r in undisturbed.items()
     }
     differences = (results / "differences.csv").read_text()
     assert differences == (whole / "differences.csv").read_text()

@@ -21,9 +21,8 @@ from simulations.markup import (
     tell_unused,
 )
 from simulations.presets import load_preset
-from simulations.tables.differences import pair
+from simulations.tables.frame import RULES, from_run, pair, table
 from simulations.tables.groups import group_runs
-from simulations.tables.result_file import RULES, from_run
 from simulations.tables.runs import find_runs
 from simulations.tables.studies import load_study
 
@@ -100,9 +99,9 @@ def sheets_of(root: Path, rule: str = "final") -> list[dict[str, dict[str, str]]
     ]
 
 
-def results_of(root: Path, method: str) -> list[object]:
+def results_of(root: Path, method: str) -> Any:
     runs = [r for r in find_runs([root]).runs if r.method == method]
-    return [from_run(r, method, per_client=True)[0] for r in runs]
+    return table(from_run(r, method, per_client=True)[0] for r in runs)
 
 
 def test_score_is_the_papers_mean_and_std(results: Path) -> None:
@@ -165,7 +164,7 @@ def test_only_common_seeds_are_paired(results: Path) -> None:
     found = pair(ours, local, "final")
     assert found.values == pytest.approx((10.0, 15.0))  # seeds 1 and 2
     assert found.gains == pytest.approx((25.0, 0.0))
-    assert pair([r for r in ours if r.seed == 3], local, "final").num_pairs == 0
+    assert pair(ours[ours["seed"] == 3], local, "final").num_pairs == 0
     scores, _ = sheets_of(results)
     assert scores["gcfl+"]["final"].startswith(f"{(1.7 / 3 + 1.8 / 3) / 2:.4f}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 
@@ -19,11 +18,11 @@ from simulations.benchmark.verdict import judge
 from simulations.markup import markdown
 from simulations.presets import load_preset
 from simulations.study import draw_study
-from simulations.tables import controls
-from simulations.tables.captions import by_row, make_reports
-from simulations.tables.differences import Difference, pair
-from simulations.tables.result_file import Result, from_run, merge, read, write
+from simulations.tables import controls, frame
+from simulations.tables.captions import make_reports
+from simulations.tables.frame import ERRORS, from_run, read, records, table
 from simulations.tables.runs import EXECUTION_KEYS, find_runs, row_name
+from simulations.tables.stats import Difference
 from simulations.tables.studies import FOLDER, load_study
 
 DOCS = FOLDER.parents[1] / "docs"
@@ -43,7 +42,24 @@ def result(row="a", seed=1, score=0.5, *, start=None, trained=None, **kw):
     scores = {"best_val": score, "final": score - 0.1, "validation": 0.75}
     scores |= {} if start is None else {"start": start}
     scores |= {} if trained is None else {"best_val_trained": trained}
-    return Result(row=row, seed=seed, scores=scores, **{**entries, **kw})
+    (one,) = records(table([{"row": row, "seed": seed, **entries, **scores, **kw}]))
+    return one
+
+
+def by_row(results):
+    return frame.by_row(table(results))
+
+
+def pair(ours, theirs, measure):
+    return frame.pair(table(ours), table(theirs), measure)
+
+
+def write(path, results):
+    frame.write(path, table(results))
+
+
+def merge(old, new):
+    return records(frame.merge(table(old), table(new)))
 
 
 def text_of(study, results):
@@ -137,10 +153,10 @@ def test_results_survive_their_file_and_new_ones_replace_old(tmp_path):
     path = tmp_path / "new" / "runs.csv"
     kept = [
         result("b, c (x=1)", 2, 0.25, trained=0.3, metric="mae"),
-        result("a", 1, 0.5, start=0.25, clients={"final": {0: 0.25, 3: -0.5}}),
+        result("a", 1, 0.5, start=0.25, **{"final per client": {0: 0.25, 3: -0.5}}),
     ]
     write(path, kept)
-    assert read(path) == sorted(kept, key=lambda r: r.key)
+    assert records(read(path)) == sorted(kept, key=lambda r: r["row"])
     newer = result("a", 1, 0.75)
     assert merge(kept, [newer]) == [kept[0], newer]
     path.write_text("row,seed\na,1\n")
@@ -152,11 +168,11 @@ def test_a_tie_is_a_tie_after_six_digits(tmp_path):
     file = tmp_path / "runs.csv"
     thirds = {"a": (1 / 3, 1 / 3, 1 / 3), "b": (1.0, 0.0, 0.0)}
     ours, theirs = (
-        [result(row, s, clients={"best_val": {0: v}}) for s, v in enumerate(of)]
+        [result(row, s, **{"best_val per client": {0: v}}) for s, v in enumerate(of)]
         for row, of in thirds.items()
     )
     write(file, [*ours, *theirs])
-    kept = by_row(read(file))
+    kept = {name: records(of) for name, of in frame.by_row(read(file)).items()}
     for a, b in ((ours, theirs), (kept["a"], kept["b"]), (ours, kept["a"])):
         found = pair(a, b, "best_val")
         assert (found.num_not_worse, found.num_tied) == (1, 1)
@@ -171,9 +187,9 @@ def test_an_older_file_has_nan_for_unknown_scores_and_no_data(tmp_path):
         "validation,edge_epsilon,weights,commit,wall_s\n"
         "a,BACE,1,1,h,40,0.4,0.5,nan,0.75,2.0,w,c,1.5\n"
     )
-    assert read(path) == [result("a", 1, 0.5, split_hash="h")]
+    assert records(read(path)) == [result("a", 1, 0.5, split_hash="h")]
     path.write_text(path.read_text().replace(",1.5", ""))
-    with pytest.raises(FedGraphError, match="more or fewer cells"):
+    with pytest.raises(FedGraphError, match="is not a file of results"):
         read(path)
 
 
@@ -196,15 +212,15 @@ def test_results_on_other_data_replace_none_and_are_refused():
 def test_pages_of_runs_are_made_from_their_files(name):
     """Make them again by the command in their heading if this fails."""
     csv, place = (Path("docs/runs", f"{name}.{end}") for end in ("csv", "md"))
-    found = by_row(read(DOCS.parent / csv))
+    found = frame.by_row(read(DOCS.parent / csv))
     made = study.page(load_study(name.partition("-")[0]), found, place, csv)
     assert (DOCS.parent / place).read_text(encoding="utf-8") == made
 
 
 def test_kept_errors_are_known_to_be_errors():
     kept = read(DOCS / "runs" / "spreadgnn.csv")
-    assert {r.is_error for r in kept if r.dataset == "QM8"} == {True}
-    assert {r.is_error for r in kept if r.dataset != "QM8"} == {False}
+    is_error = kept["metric"].isin(ERRORS)
+    assert (is_error == (kept["dataset"] == "QM8")).all()
 
 
 def settings(preset, **overrides):
@@ -251,16 +267,17 @@ def test_a_run_becomes_a_result(run):
     (one,) = find_runs([folder]).runs
     found, partial = from_run(one, "a", per_client=True)
     assert partial == []
-    assert (found.row, found.rounds, found.seed) == ("a", 2, one.seed)
-    assert (found.metric, found.is_error) == ("accuracy", False)
+    assert (found["row"], found["rounds"], found["seed"]) == ("a", 2, one.seed)
+    assert found["metric"] == "accuracy"
     for rule in ("final", "best_val", "best_snapshot"):
-        assert found.scores[rule] == one.summary[rule]["mean"]
-        assert found.clients[rule] == one.per_client(rule)
-    assert found.scores["validation"] == one.summary["best_val"]["validation"]
-    assert one.summary["weights_sha256"].startswith(found.weights)
-    assert found.edge_epsilon == 0
-    assert found.data == ""  # toys have no files
-    assert from_run(one, "a", per_client=False)[0].clients == {}
+        assert found[rule] == one.summary[rule]["mean"]
+        assert found[f"{rule} per client"] == one.per_client(rule)
+    assert found["validation"] == one.summary["best_val"]["validation"]
+    assert one.summary["weights_sha256"].startswith(found["weights"])
+    assert found["edge_epsilon"] == 0
+    assert found["data"] == ""  # toys have no files
+    without, _ = from_run(one, "a", per_client=False)
+    assert not [name for name in without if name.endswith("per client")]
 
 
 def test_a_result_knows_its_own_start(run):
@@ -271,9 +288,9 @@ def test_a_result_knows_its_own_start(run):
         finished.values("accuracy")["0", str(c), "test", "post_aggregation", "accuracy"]
         for c in range(one.split[2])
     ]
-    assert found.scores["start"] == pytest.approx(sum(at) / len(at))
+    assert found["start"] == pytest.approx(sum(at) / len(at))
     (finished.path / "rounds.csv").unlink()
-    assert "start" not in from_run(one, "a", per_client=False)[0].scores
+    assert "start" not in from_run(one, "a", per_client=False)[0]
 
 
 def test_a_row_may_be_compared_with_its_own_start(tmp_path):
@@ -364,9 +381,7 @@ columns = { seeds = "seeds", ACC = "final", least = "least final:macro-f1" }"""
         content.replace("a-x = 0.9", 'a-x = { final = [0.9, 0.02], "final:nmi" = 0.5 }')
     )
     given = [
-        dataclasses.replace(
-            r, scores=r.scores | ({"final:macro-f1": r.seed * of} if of else {})
-        )
+        r | ({"final:macro-f1": r["seed"] * of} if of else {})
         for row, score, of in (("a-x", 0.7, 0.125), ("b-x", 0.6, eighth))
         for r in [
             result(row, s, score + 0.001 * s * (row == "a-x")) for s in range(1, 6)
@@ -392,7 +407,7 @@ def test_every_study_of_the_project_names_presets():
         pairs = [p for t in (*found.tables, *found.figure) for p in t.differences]
         points = [p for c in found.curves for p in c.lines.values()]
         for row in {
-            *(r for table in found.tables for r in table.rows),
+            *(r for shown in found.tables for r in shown.rows),
             *(r for two in pairs for r in two),
             *(p for p in points if isinstance(p, str)),
             *(row for p in points if not isinstance(p, str) for _, row in p),
@@ -433,7 +448,7 @@ def test_the_program_writes_a_page_and_draws_differences(tmp_path, capsys):
     page, folder = tmp_path / "fgcl.md", tmp_path / "img"
     options = ["--csv", str(path), "--page", str(page), "--figures", str(folder)]
     assert study.main(["fgcl", *options]) == 0
-    made = study.page(load_study("fgcl"), by_row(read(path)), page, path)
+    made = study.page(load_study("fgcl"), frame.by_row(read(path)), page, path)
     assert page.read_text() == made
     assert "from [runs.csv](runs.csv); do not edit." in " ".join(made.split())
     (drawn,) = folder.iterdir()

@@ -1,4 +1,4 @@
-"""Differences of two rows, paired by seeds and split, with intervals."""
+"""What differences of runs show: means, intervals, verdicts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from .result_file import START, Result
+import numpy as np
 
 CONFIDENCE = 0.95
 
@@ -139,52 +139,53 @@ def verdict(low: float, high: float, num_pairs: int) -> str:
     return NOT_SHOWN
 
 
-def pair(ours: Sequence[Result], theirs: Sequence[Result], measure: str) -> Difference:
-    """Subtract ``theirs`` from ``ours`` for runs of equal seed, split seed and split.
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """Mean ranks over data sets; 1 is best. NaN where a test cannot be made."""
 
-    Runs that know their clients' scores are compared over the clients that both have.
+    mean: Mapping[str, float]
+    num_data: int
+    p_value: float
+    critical: float
+
+
+def ranks(scores: Mapping[str, Mapping[str, float]]) -> Ranks | None:
+    """Rank methods on each data set, and test ranks as Demšar does.
+
+    Parameters
+    ----------
+    scores : mapping
+        Data set -> method -> mean score, larger is better. Only methods that every
+        data set has are ranked.
+
+    Returns
+    -------
+    Ranks or None
+        None with fewer than two methods or data sets. ``critical`` is Nemenyi's
+        critical difference at 5 %, ``p_value`` that of Friedman's test, which needs
+        three methods.
+
+    Source
+    ------
+    Demšar, *Statistical Comparisons of Classifiers over Multiple Data Sets*, JMLR 7,
+    2006, Sec. 3.2.
     """
-    others = {r.key[1:]: r for r in theirs}
-    values, split_seeds, gains = [], [], []
-    for r in sorted(ours, key=lambda r: r.key):
-        if (other := others.get(r.key[1:])) is None:
-            continue
-        a, b = r.clients.get(measure), other.clients.get(measure)
-        clients = {}
-        if a is not None and b is not None:
-            clients = {c: a[c] - b[c] for c in sorted(a.keys() & b.keys())}
-            value = statistics.fmean(clients.values()) if clients else None
-        elif measure in r.scores and measure in other.scores:
-            value = r.scores[measure] - other.scores[measure]
-        else:
-            continue
-        if value is not None:
-            values.append(100 * value)
-            split_seeds.append(r.split_seed)
-            gains.append((-1 if r.is_error else 1, clients))
-    return Difference(tuple(values), tuple(split_seeds), _mean_gains(gains))
+    from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
-
-def from_start(results: Sequence[Result], measure: str) -> Difference | None:
-    """Subtract the score before training; None if no result knows it."""
-    metric = measure.partition(":")[2]
-    start = f"{START}:{metric}" if metric else START
-    known = [
-        r
-        for r in sorted(results, key=lambda r: r.key)
-        if {measure, start} <= {*r.scores}
-    ]
-    if not known:
+    first = next(iter(scores.values()), {})
+    methods = [m for m in first if all(m in of for of in scores.values())]
+    k, n = len(methods), len(scores)
+    if k < 2 or n < 2:
         return None
-    return Difference(
-        tuple(100 * (r.scores[measure] - r.scores[start]) for r in known),
-        tuple(r.split_seed for r in known),
+    table = np.array([[round(of[m], 9) for m in methods] for of in scores.values()])
+    ranked = rankdata(-table, axis=1)
+    varies = bool(np.any(ranked != ranked[:, :1]))
+    p = float(friedmanchisquare(*ranked.T).pvalue) if k > 2 and varies else math.nan
+    q = float(studentized_range.ppf(0.95, k, np.inf)) / math.sqrt(2)
+    mean = dict(zip(methods, ranked.mean(axis=0).tolist(), strict=True))
+    return Ranks(
+        mean=dict(sorted(mean.items(), key=lambda item: item[1])),
+        num_data=n,
+        p_value=p,
+        critical=q * math.sqrt(k * (k + 1) / (6 * n)),
     )
-
-
-def _mean_gains(pairs: Sequence[tuple[int, Mapping[int, float]]]) -> tuple[float, ...]:
-    """Mean over pairs for each client that all pairs have."""
-    if not pairs:
-        return ()
-    common = sorted(set.intersection(*(set(of) for _, of in pairs)))
-    return tuple(100 * statistics.fmean(s * of[c] for s, of in pairs) for c in common)

@@ -1,0 +1,450 @@
+"""Runs as rows of one table: read from folders and CSV files, joined, compared.
+
+Columns of a table are ``FIELDS``, a column for each measure (NaN if a run does not
+have it), and columns ``<measure> per client`` of mappings, client -> score, if single
+clients are known. A measure is a rule, ``start`` (the score before training),
+``validation`` (the score by which ``best_val`` chose), ``clusters``, ``ARI``,
+``held-out clients``, ``on all clients``, ``<rule>:<metric>`` and ``start:<metric>`` of
+metrics beside the headline's, or ``round-<t>`` of embeddings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from fedgraph_flwr.core.embedding_scores import METRICS as EMBEDDING_METRICS
+from fedgraph_flwr.core.embedding_scores import TRANSFORMS
+from fedgraph_flwr.core.errors import DataError, FedGraphError
+from fedgraph_flwr.core.files import replacing
+from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING, TASKS
+from fedgraph_flwr.registry import METHODS, load_class
+from fedgraph_flwr.results.provenance import DIRTY
+from fedgraph_flwr.results.reader import ROUNDS, blaming, read_rows
+from fedgraph_flwr.results.selection import PROTOCOLS
+
+from .runs import Found, Run, row_name
+from .stats import Difference
+
+Table: TypeAlias = "pd.DataFrame"
+Row: TypeAlias = dict[str, Any]  # one line of a table, by column
+
+FIELDS: Mapping[str, type] = {
+    "row": str,  # a preset and the settings that differ from it, or a control
+    "dataset": str,
+    "seed": int,
+    "split_seed": int,
+    "split_hash": str,  # first 12 digits, as of all hashes and commits
+    "rounds": int,
+    "metric": str,  # of the headline; "" in older files
+    "edge_epsilon": float,  # most that a client's ledger counts for edges; 0: no noise
+    "weights": str,
+    "commit": str,  # with "+" if files differed from the commit
+    "wall_s": float,
+    "data": str,  # hash over all clients' files; "" if a client sends none
+    "inert": str,  # why the run did nothing of the method's own; "" if it did
+}
+_OPTIONAL = ("data", "inert", "metric")  # missing in older files
+PAIR = ["seed", "split_seed", "split_hash"]  # by which runs are compared
+KEY = ["row", *PAIR]  # no two lines of a table have an equal one
+PER_CLIENT = " per client"
+DIGITS = 6  # of files, after the point
+
+RULES = tuple(PROTOCOLS)
+START = "start"
+ROUND = "round-"
+HELD_OUT, ON_ALL = "held-out clients", "on all clients"
+METRICS = tuple(dict.fromkeys(m for t in TASKS for m in (t.metric, *t.also)))
+ERRORS = frozenset(
+    m for t in TASKS if not t.larger_is_better for m in (t.metric, *t.also)
+)
+HEADLINE = GRAPH_EMBEDDING.metric
+PROBES = ("probe-accuracy", "svm-accuracy")
+# Metrics of embeddings: those of the run's own transform, those by transform, probes.
+OF_EMBEDDINGS = (
+    *(metric for metric in EMBEDDING_METRICS if metric != HEADLINE),
+    *(f"{metric}-{t}" for metric in EMBEDDING_METRICS for t in TRANSFORMS),
+    *PROBES,
+)
+_ROUNDS_COLUMNS = ("round", "client", "split", "point", "metric", "value", "size")
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Make a table of rows; fields that a row lacks are 0 or empty."""
+    empty = {name: kind() for name, kind in FIELDS.items()}
+    found = pd.DataFrame([{**empty, **row} for row in rows])
+    return found.reindex(columns=[*dict.fromkeys([*FIELDS, *found])]).astype(FIELDS)
+
+
+def records(found: Table) -> list[Row]:
+    """Rows of a table as mappings, without the measures that a run does not have."""
+    return [
+        {k: v for k, v in row.items() if isinstance(v, dict) or v == v}
+        for row in found.to_dict("records")
+    ]
+
+
+def by_row(found: Table) -> dict[str, Table]:
+    """Share a table out by its column ``row``."""
+    return dict(iter(found.groupby("row", sort=False)))
+
+
+def measures(found: Table) -> list[str]:
+    """List all measures of a table: rules, then the rest by name and round."""
+    known = {
+        name
+        for name in found
+        if not (name in FIELDS or name.endswith(PER_CLIENT))
+        and found[name].notna().any()
+    }
+    first = [m for m in (*RULES, "validation", START) if m in known]
+    return first + sorted(known - set(first), key=_by_number)
+
+
+def _by_number(measure: str) -> list[str | int]:
+    """Sort key in which ``round-2`` precedes ``round-10``."""
+    parts = re.split(r"(\d+)", measure)
+    return [int(part) if part.isdigit() else part for part in parts]
+
+
+# Runs ------------------------------------------------------------------------------
+
+
+def read_results(found: Found, *, per_client: bool) -> tuple[Table, list[str]]:
+    """Read the results of runs.
+
+    Returns
+    -------
+    results : Table
+    problems : list of str
+        The reason for every run, and every round, that cannot be used.
+    """
+    rows, problems = [], list(found.left_out)
+    for run in found.runs:
+        try:
+            with blaming(run.path):
+                name = row_name(run.method, run.dataset, run.settings)
+            row, partial = from_run(run, name, per_client=per_client)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        rows.append(row)
+        problems += partial
+    return table(rows), problems
+
+
+def from_run(run: Run, row: str, *, per_client: bool) -> tuple[Row, list[str]]:
+    """Read one run as a line of a table, named ``row``.
+
+    Returns
+    -------
+    line : dict
+    partial : list of str
+        Rounds of embeddings that were measured on a part of the graphs only.
+
+    Raises
+    ------
+    DataError
+        The embeddings of the last round were not measured on all graphs, or files are
+        not as a run writes them.
+    """
+    s = run.summary
+    with blaming(run.path):
+        scores, partial = _scores(run), list[str]()
+        if s.get("task") == GRAPH_EMBEDDING.name:
+            scores.pop(START, None)  # round 0 counts only if all graphs were evaluated
+            more, partial = embedding_scores(run)
+            scores |= more
+        spent = ((s.get("privacy") or {}).get("per_client") or {}).values()
+        epsilons = [float(c.get("edge-epsilon", 0)) for c in spent]
+        commit = str(s.get("git_commit") or "")
+        clients = {rule: run.per_client(rule) for rule in RULES}
+        clients |= {f"{rule}:{m}": run.per_client(rule, m) for rule, m in _beside(run)}
+        fields = {
+            "row": row,
+            "dataset": run.dataset,
+            "seed": run.seed,
+            "split_seed": int(s["split_seed"]),
+            "split_hash": str(s["split_hash"])[:12],
+            "rounds": int(s.get("rounds") or 0),
+            "metric": str(s.get("metric") or ""),
+            "edge_epsilon": max(epsilons, default=0.0),
+            "weights": str(s.get("weights_sha256") or "")[:12],
+            "commit": commit[:12] + "+" * commit.endswith(DIRTY),
+            "wall_s": round(float(s.get("wall_s") or 0.0), 1),
+            "data": hash_data(run.data, int(s["num_clients"])),
+            "inert": _inert(run),
+        }
+        known = {k + PER_CLIENT: v for k, v in clients.items() if per_client and v}
+        return {**fields, **scores, **known}, partial
+
+
+def at_metric(row: Row, metric: str) -> Row:
+    """Return a line with another metric's scores in place of the headline's.
+
+    Raises
+    ------
+    DataError
+        The run states no such metric.
+    """
+    if metric == row["metric"]:
+        return row
+    tail = f":{metric}"
+    found = {
+        name.replace(tail, ""): value
+        for name, value in row.items()
+        if name.removesuffix(PER_CLIENT).endswith(tail)
+    }
+    if not set(RULES) & set(found):
+        beside = {m.partition(":")[2] for m in row if ":" in m and PER_CLIENT not in m}
+        raise DataError(
+            f"{row['row']} on {row['dataset']}, seed {row['seed']}: the run states no"
+            f" {metric}, but {', '.join([row['metric'], *sorted(beside)])}; take one of"
+            " these, or run it again with this version"
+        )
+    kept = {k: v for k, v in row.items() if k in (*FIELDS, "clusters", "ARI")}
+    return {**kept, "metric": metric, **found}
+
+
+def hash_data(data: Mapping[str, str], num_clients: int) -> str:
+    """Hash the clients' hashes, 12 digits; "" if not every client has one."""
+    if len(data) < num_clients:
+        return ""
+    return hashlib.sha256(json.dumps(data).encode()).hexdigest()[:12]
+
+
+def embedding_scores(run: Run) -> tuple[dict[str, float], list[str]]:
+    """Read the scores of clusters and probes; means over clients if they are apart.
+
+    Returns
+    -------
+    scores : dict
+        ``final:<metric>`` and ``start:<metric>`` (round 0) for ``OF_EMBEDDINGS``;
+        ``start`` and ``round-<t>``: the headline in each evaluated round.
+    partial : list of str
+        Rounds left out because only a part of the graphs was evaluated.
+
+    Raises
+    ------
+    DataError
+        The last round was not evaluated or only in part; a score is not finite.
+    """
+    try:
+        lines = [*read_rows(run.path / ROUNDS, ["all", "post_aggregation"])]
+        kinds = {"round": int, "client": int, "value": float, "size": int}
+        found = pd.DataFrame(lines, columns=_ROUNDS_COLUMNS).astype(kinds)
+        last = int(run.summary["rounds"])
+        for _, bad in found[~np.isfinite(found["value"])].iterrows():
+            words = f"{bad['metric']} after round {bad['round']} is {bad['value']}"
+            raise ValueError(words)
+        if last not in {*found[found["metric"] == HEADLINE]["round"]}:
+            raise ValueError(f"no {HEADLINE} after the last round, {last}")
+        sizes = found.drop_duplicates(["round", "client"]).groupby("round")["size"]
+        evaluated: dict[int, int] = sizes.sum().to_dict()
+        most = max(evaluated.values())
+        if evaluated[last] < most:
+            raise ValueError(
+                f"after the last round, {last}, {evaluated[last]} of {most} graphs were"
+                " evaluated: a client did not answer"
+            )
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise DataError(f"{run.path}: rounds.csv is not usable: {error}") from error
+    parts = {at: n for at, n in sorted(evaluated.items()) if n < most}
+    whole = found[~found["round"].isin([*parts])]
+    means = whole.groupby(["round", "metric"])["value"].apply(statistics.fmean)
+    scores = {}
+    for (at, metric), mean in means.items():
+        if metric == HEADLINE:
+            scores[f"{ROUND}{at}" if at else START] = mean
+        elif metric in OF_EMBEDDINGS:
+            scores |= {f"final:{metric}": mean} if at == last else {}
+            scores |= {f"{START}:{metric}": mean} if at == 0 else {}
+    partial = [f"round {at}: {n} of {most} graphs evaluated" for at, n in parts.items()]
+    return scores, [f"{run.path}, {words}" for words in partial]
+
+
+def _scores(run: Run) -> dict[str, float]:
+    s = run.summary
+    held_out = s.get("held_out_clients") or {}
+    found: dict[str, Any] = {rule: (s.get(rule) or {}).get("mean") for rule in RULES}
+    found |= {
+        "validation": (s.get("best_val") or {}).get("validation"),
+        "clusters": s.get("num_clusters"),
+        "ARI": s.get("adjusted_rand_index"),
+        HELD_OUT: held_out.get("mean"),
+        ON_ALL: (s.get("on_all_clients") or {}).get("mean"),
+        **{f"{HELD_OUT}:{m}": v for m, v in (held_out.get("also") or {}).items()},
+        **{f"{rule}:{m}": s[rule]["also"][m] for rule, m in _beside(run)},
+        **_start(run),
+    }
+    return {name: float(v) for name, v in found.items() if v is not None}
+
+
+def _inert(run: Run) -> str:
+    """Read why a run was inert, of an older one from its number of clusters."""
+    row = METHODS.get(run.method)
+    is_unsplit = run.summary.get("num_clusters") == 1
+    unsplit = load_class(row.strategy).UNSPLIT if row and is_unsplit else ""
+    return str(run.summary.get("inert", unsplit) or "")
+
+
+def _beside(run: Run) -> list[tuple[str, str]]:
+    """Rules and the metrics that they state beside the headline's."""
+    return [
+        (rule, metric)
+        for rule in RULES
+        for metric in (run.summary.get(rule) or {}).get("also") or {}
+    ]
+
+
+def _start(run: Run) -> dict[str, float]:
+    """Means over clients of the scores of round 0, which only ``rounds.csv`` has."""
+    wanted = [str(run.summary.get("split", "test")), "post_aggregation"]
+    names = {m: f"{START}:{m}" for _, m in _beside(run)}
+    names[str(run.summary.get("metric"))] = START
+    found: dict[str, list[float]] = {}
+    for number, _, _, _, metric, value, _ in read_rows(run.path / ROUNDS, wanted):
+        if int(number) > 1:  # a round's rows come with those of the next at the latest
+            break
+        if number == "0" and metric in names:
+            found.setdefault(names[metric], []).append(float(value))
+    return {name: statistics.fmean(scores) for name, scores in found.items()}
+
+
+# Files -----------------------------------------------------------------------------
+
+
+def read(path: Path) -> Table:
+    """Read a file that :func:`write` wrote; a measure that is empty or nan is missing.
+
+    Raises
+    ------
+    FedGraphError
+        The file is missing or has another form.
+    """
+    try:
+        found = pd.read_csv(path, dtype=object, keep_default_na=False)
+        if not isinstance(found.index, pd.RangeIndex):
+            raise ValueError("a line has more cells than the heading")
+        for name in found:
+            if name.endswith(PER_CLIENT):
+                found[name] = found[name].map(_clients)
+            elif name not in FIELDS:
+                found[name] = found[name].replace("", "nan").astype(float)
+        return found.assign(**{k: "" for k in _OPTIONAL if k not in found}).astype(
+            FIELDS
+        )
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise FedGraphError(
+            f"{path} is not a file of results ({error!r}); expected a CSV with columns"
+            f" {', '.join(FIELDS)} and measures, as --csv writes it"
+        ) from error
+
+
+def write(path: Path, found: Table) -> None:
+    """Write a table as CSV, ordered by data set, row and seeds.
+
+    Raises
+    ------
+    StorageError
+        It cannot be written; the file is as it was.
+    """
+    clients = [name for rule in RULES if (name := rule + PER_CLIENT) in found]
+    ordered = found.sort_values(["dataset", *KEY])
+    text = ordered[list(FIELDS)].copy()
+    for name in measures(found):
+        text[name] = [f"{v:.{DIGITS}f}" if v == v else "" for v in ordered[name]]
+    for name in clients:
+        text[name] = [
+            " ".join(f"{c}={v:.{DIGITS}f}" for c, v in of.items()) if of == of else ""
+            for of in ordered[name]
+        ]
+    with replacing(path) as partial:
+        text.to_csv(partial, index=False, lineterminator="\n")
+
+
+def merge(old: Table, new: Table) -> Table:
+    """Join tables; a new line replaces the old one of the same row, seeds and split.
+
+    Raises
+    ------
+    FedGraphError
+        Results on one split are of different data; two new results are of one row,
+        seed and split.
+    """
+    for r in records(new[new.duplicated(KEY)])[:1]:
+        raise FedGraphError(
+            f"row {r['row']!r} has seed {r['seed']} on split seed {r['split_seed']}"
+            " twice, which must count once; leave one of the folders out"
+        )
+    both = pd.concat([old, new], ignore_index=True)
+    on_split = both[both["data"] != ""].groupby(["dataset", "split_seed", "split_hash"])
+    for _, of_split in on_split:
+        first, *others = records(of_split.drop_duplicates("data"))
+        for r in others:
+            raise FedGraphError(
+                f"results of {r['dataset']} on split {r['split_hash']} are of different"
+                f" data: {first['row']} of {first['data']}, {r['row']} of {r['data']};"
+                " give only folders of runs on one of them"
+            )
+    return both.drop_duplicates(KEY, keep="last", ignore_index=True)
+
+
+def _clients(cell: str) -> Any:
+    """Read ``"0=0.25 3=0.5"``; NaN if no client is known."""
+    pairs = (entry.split("=") for entry in cell.split())
+    return {int(client): float(value) for client, value in pairs} or float("nan")
+
+
+# Differences -----------------------------------------------------------------------
+
+
+def pair(ours: Table, theirs: Table, measure: str) -> Difference:
+    """Subtract ``theirs`` from ``ours`` for runs of equal seed, split seed and split.
+
+    Runs that know their clients' scores are compared over the clients that both have.
+    """
+    clients = measure + PER_CLIENT
+    columns = [*PAIR, "metric", measure, clients]
+    a, b = (side.reindex(columns=columns) for side in (ours, theirs))
+    both = a.merge(b, on=PAIR, suffixes=("", "'")).sort_values(PAIR)
+    values, seeds, gains = [], [], []
+    for r in both.to_dict("records"):
+        apart = _apart(r[clients], r[clients + "'"])
+        value = r[measure] - r[measure + "'"]
+        if apart is not None:
+            value = statistics.fmean(apart.values()) if apart else np.nan
+        if value == value:
+            sign = -1 if r["metric"] in ERRORS else 1
+            values.append(100 * value)
+            seeds.append(int(r["split_seed"]))
+            gains.append({c: sign * v for c, v in (apart or {}).items()})
+    of_all = pd.DataFrame(gains).dropna(axis=1)  # clients that every pair has
+    means = (100 * statistics.fmean(of_all[c]) for c in sorted(of_all))
+    return Difference(tuple(values), tuple(seeds), tuple(means))
+
+
+def _apart(ours: Any, theirs: Any) -> dict[int, float] | None:
+    """Subtract two runs' scores client by client; None if one of them knows none."""
+    if not (isinstance(ours, dict) and isinstance(theirs, dict)):
+        return None
+    return {c: ours[c] - theirs[c] for c in sorted(ours.keys() & theirs.keys())}
+
+
+def from_start(results: Table, measure: str) -> Difference | None:
+    """Subtract the score before training; None if no result knows it."""
+    metric = measure.partition(":")[2]
+    start = f"{START}:{metric}" if metric else START
+    known = results.reindex(columns=[*KEY, measure, start]).dropna().sort_values(KEY)
+    if known.empty:
+        return None
+    values = 100 * (known[measure] - known[start])
+    return Difference(tuple(values), tuple(known["split_seed"]))
