@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from datasets import load_partition
 from fedgraph_flwr.core.command import command
@@ -63,34 +64,12 @@ class Group(NamedTuple):
     num_graphs: int
 
 
-class Spread(NamedTuple):
-    """Mean and standard deviation over pairs of graphs with a known difference."""
-
-    mean: float
-    std: float
-    pairs: int
-
-    def __str__(self) -> str:
-        return f"{self.mean:.4f} ± {self.std:.4f}" if self.pairs else "-"
-
-    def cells(self) -> list[str]:
-        """Write it for a CSV file."""
-        return [_full(self.mean), _full(self.std), str(self.pairs)]
-
-
-PairTable = dict[tuple[int, int], Spread]  # by two groups, the smaller number first
-
-
 class Measure(NamedTuple):
-    """One kind of difference between graphs, structure or features.
+    """Mean differences within and between clusters, if there are any, else groups.
 
-    Pairs of graphs are averaged by ``groups`` and by ``clusters``, if there are any.
-    ``within``, ``between`` and ``p`` are about clusters if there are any, else about
-    groups; ``everyone`` is the mean over all pairs of graphs.
+    ``everyone`` is the mean over all pairs of graphs; ``p``: see :func:`contrast`.
     """
 
-    groups: PairTable
-    clusters: PairTable
     within: float
     between: float
     everyone: float
@@ -98,13 +77,20 @@ class Measure(NamedTuple):
 
 
 class Analysis(NamedTuple):
-    """What the command found; ``exact`` counts each group's graphs with exact walks."""
+    """What the command found, about structure and about features.
+
+    ``exact`` counts each group's graphs with exact walks. ``pairs`` and
+    ``pairs_of_clusters`` are by two numbers of groups or clusters, and have three
+    columns for each measure; see :func:`pair_table`.
+    """
 
     groups: Sequence[Group]
     exact: Sequence[int]
     beside_random: Sequence[tuple[str, Comparison]]
     clusters: Sequence[Sequence[int]]
     measures: Mapping[str, Measure]
+    pairs: pd.DataFrame
+    pairs_of_clusters: pd.DataFrame
 
 
 def load_groups(options: argparse.Namespace) -> list[Group]:
@@ -117,17 +103,12 @@ def load_groups(options: argparse.Namespace) -> list[Group]:
         without nodes.
     """
     given, names = dict(options.set), list(dict.fromkeys(options.datasets))
-    if names and (fixed := {"dataset", "num-clients"} & set(given)):
+    if (names and (options.run or {"dataset", "num-clients"} & set(given))) or not (
+        names or options.run or given
+    ):
         raise ConfigError(
-            f"--set {min(fixed)} names clients, but data sets {options.datasets} are"
-            " given, each as a whole; leave out the one or the other"
-        )
-    if names and options.run:
-        raise ConfigError("give either names of data sets or --run, not both")
-    if not (names or options.run or given):
-        raise ConfigError(
-            "nothing to compare; give names of data sets, e.g. COX2 ENZYMES, or a"
-            " federation, e.g. --set dataset=PROTEINS --set num-clients=10, or --run"
+            "give one of: names of data sets, e.g. COX2 ENZYMES; a federation, e.g."
+            " --set dataset=PROTEINS --set num-clients=10; a run, by --run"
         )
     config: dict[str, Value] = {**defaults(), "method": "fedavg"}
     if options.run:
@@ -184,7 +165,7 @@ def find_clusters(folder: Path | None, num_groups: int) -> list[list[int]]:
     return last
 
 
-def pair_table(apart: FloatArray, groups: IntArray) -> PairTable:
+def pair_table(apart: FloatArray, groups: IntArray) -> pd.DataFrame:
     """Average differences over pairs of graphs, by their groups.
 
     Parameters
@@ -193,15 +174,25 @@ def pair_table(apart: FloatArray, groups: IntArray) -> PairTable:
         Symmetric; NaN if unknown. The diagonal is not read.
     groups : int array, shape (n,)
         Group of each graph, every number of ``range(num_groups)`` at least once.
+
+    Returns
+    -------
+    DataFrame
+        Mean, standard deviation and number of the pairs with a known difference; by
+        two groups, the smaller number first.
     """
-    table = {}
+    rows = {}
     for a, b in combinations_with_replacement(range(int(groups.max()) + 1), 2):
         values = apart[np.ix_(groups == a, groups == b)]
         if a == b:
             values = values[np.triu_indices(len(values), 1)]
         values = values[np.isfinite(values)]
-        table[a, b] = Spread(_mean(values), _mean(values, np.std), values.size)
-    return table
+        rows[a, b] = {
+            "mean": _mean(values),
+            "std": _mean(values, np.std),
+            "pairs": values.size,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def _mean(values: FloatArray, average: Callable[..., Any] = np.mean) -> float:
@@ -307,13 +298,13 @@ def analyse(
         alike, units = cluster_of[group_of], group_of
     kept = alike >= 0
     alike, units = alike[kept], units[kept]
-    measures = {}
+    measures, pairs, of_clusters = {}, {}, {}
     for name, whole in apart.items():
         part, shuffled = whole[np.ix_(kept, kept)], rng("shuffle", name)
+        pairs[name] = pair_table(whole, group_of)
+        of_clusters[name] = pair_table(part, alike) if clusters else pd.DataFrame()
         measures[name] = Measure(
-            pair_table(whole, group_of),
-            pair_table(part, alike) if clusters else {},
-            *contrast(part, alike, units, shuffles=options.shuffles, rng=shuffled),
+            *contrast(part, alike, units, shuffles=options.shuffles, rng=shuffled)
         )
     return Analysis(
         groups=groups,
@@ -325,44 +316,35 @@ def analyse(
         ],
         clusters=[sorted(cluster) for cluster in clusters],
         measures=measures,
+        pairs=pd.concat(pairs, axis=1),
+        pairs_of_clusters=pd.concat(of_clusters, axis=1),
     )
-
-
-Row = tuple[list[str], list[Spread]]  # two names, and a spread of each measure
-
-
-def _rows(found: Analysis) -> tuple[list[Row], list[Row]]:
-    """Rows of pairs of groups, and of clusters."""
-    names, measures = [g.name for g in found.groups], found.measures.values()
-    pairs = [
-        ([names[a], names[b]], [m.groups[a, b] for m in measures])
-        for a, b in combinations_with_replacement(range(len(names)), 2)
-    ]
-    clusters = [
-        ([str(k), " ".join(map(str, members))], [m.clusters[k, k] for m in measures])
-        for k, members in enumerate(found.clusters)
-    ]
-    return pairs, clusters
 
 
 def sheets(found: Analysis) -> Iterable[Sheet | str]:
     """Tables and sentences for the terminal, each at most 80 columns wide."""
-    pairs, clusters = _rows(found)
-    own = [spreads for (a, b), spreads in pairs if a == b]
-    within: list[list[Any]] = [
-        [g.name, g.num_graphs, len(g.graphs), exact, *spreads]
-        for g, exact, spreads in zip(found.groups, found.exact, own, strict=True)
+    names, measures = [g.name for g in found.groups], [*found.measures]
+    within = [
+        [g.name, g.num_graphs, len(g.graphs), exact, *_spreads(found.pairs, (k, k))]
+        for k, (g, exact) in enumerate(zip(found.groups, found.exact, strict=True))
     ]
-    yield _sheet(["within", "graphs", "drawn", "exact", *found.measures], within, 1)
-    between = [[a, b, *spreads] for (a, b), spreads in pairs if a != b]
+    yield _sheet(["within", "graphs", "drawn", "exact", *measures], within, 1)
+    between = [
+        [names[a], names[b], *_spreads(found.pairs, (a, b))]
+        for a, b in found.pairs.index
+        if a != b
+    ]
     if len(between) > _MAX_PRINTED:
         yield f"{len(between)} pairs of groups are in pairs.csv of --out, not here."
     elif between:
-        yield _sheet(["between", "and", *found.measures], between)
-    if clusters:
-        rows = [[*names, *spreads] for names, spreads in clusters]
-        yield _sheet(["within cluster", "clients", *found.measures], rows)
-    what, moved = ("clusters", "clients") if clusters else ("groups", "graphs")
+        yield _sheet(["between", "and", *measures], between)
+    if found.clusters:
+        rows = [
+            [k, " ".join(map(str, of)), *_spreads(found.pairs_of_clusters, (k, k))]
+            for k, of in enumerate(found.clusters)
+        ]
+        yield _sheet(["within cluster", "clients", *measures], rows)
+    what, moved = ("clusters", "clients") if found.clusters else ("groups", "graphs")
     for name, m in found.measures.items():
         if not math.isfinite(m.everyone):
             continue  # no two graphs can be compared
@@ -373,7 +355,7 @@ def sheets(found: Analysis) -> Iterable[Sheet | str]:
             line += f"; p = {m.p:.3f} against {what} of {moved} drawn at random"
         yield line + "."
     if found.beside_random:
-        beside: list[list[Any]] = [
+        beside = [
             [name, c.name, _number(c.real), _number(c.random), _p(c.p), c.num_graphs]
             for name, c in found.beside_random
         ]
@@ -384,11 +366,18 @@ def sheets(found: Analysis) -> Iterable[Sheet | str]:
         )
 
 
-def _sheet(headings: Sequence[str], rows: Sequence[list[Any]], texts: int = 2) -> Sheet:
+def _spreads(pairs: pd.DataFrame, at: tuple[int, int]) -> list[str]:
+    """Write mean and standard deviation of each measure at a pair of groups."""
+    of_measures = pairs.loc[at].unstack(sort=False).itertuples(index=False)
+    return [f"{m.mean:.4f} ± {m.std:.4f}" if m.pairs else "-" for m in of_measures]
+
+
+def _sheet(
+    headings: Sequence[str], rows: Sequence[Sequence[Any]], texts: int = 2
+) -> Sheet:
     is_text = [k < texts for k in range(len(headings))]
-    return Sheet(
-        headings=headings, is_text=is_text, cells=[[*map(str, r)] for r in rows]
-    )
+    cells = [[*map(str, row)] for row in rows]
+    return Sheet(headings=headings, is_text=is_text, cells=cells)
 
 
 def write(found: Analysis, folder: Path) -> list[Path]:
@@ -399,25 +388,23 @@ def write(found: Analysis, folder: Path) -> list[Path]:
     StorageError
         A file cannot be written.
     """
-    columns = [f"{m}_{f}" for m in found.measures for f in ("mean", "std", "pairs")]
-    files: dict[str, list[list[str]]] = {}
-    heads = (
-        ("pairs.csv", "group", "other_group"),
-        ("clusters.csv", "cluster", "clients"),
-    )
-    for (file, *head), rows in zip(heads, _rows(found), strict=True):
-        cells = [[*names, *(c for s in of for c in s.cells())] for names, of in rows]
-        files |= {file: [[*head, *columns], *cells]} if rows else {}
-    if found.beside_random:
-        cells = [
-            [name, c.name, *map(_full, (c.real, c.random, c.p)), str(c.num_graphs)]
-            for name, c in found.beside_random
-        ]
-        head = ["group", "property", "real", "random", "p", "graphs"]
-        files["random.csv"] = [head, *cells]
-    for file, lines in files.items():
-        write_csv(folder / file, lines)
-    return [*(folder / file for file in files), draw(found, folder)]
+    names, of_clusters = [g.name for g in found.groups], found.pairs_of_clusters
+    pairs = {(names[a], names[b]): row for (a, b), row in found.pairs.iterrows()}
+    members = enumerate(found.clusters)
+    clusters = {(k, " ".join(map(str, of))): of_clusters.loc[k, k] for k, of in members}
+    columns = ["_".join(column) for column in found.pairs]
+    beside = {(name, c.name): c[1:] for name, c in found.beside_random}
+    files = {
+        "pairs.csv": (["group", "other_group", *columns], pairs),
+        "clusters.csv": (["cluster", "clients", *columns], clusters),
+        "random.csv": (["group", "property", "real", "random", "p", "graphs"], beside),
+    }
+    for file, (head, rows) in files.items():
+        cells = [[*who, *map(_full, values)] for who, values in rows.items()]
+        if cells:
+            write_csv(folder / file, [head, *cells])
+    written = [folder / file for file, (_, rows) in files.items() if rows]
+    return [*written, draw(found, folder)]
 
 
 def draw(found: Analysis, folder: Path) -> Path:
@@ -431,9 +418,11 @@ def draw(found: Analysis, folder: Path) -> Path:
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     panels = zip(figure.subplots(1, 2), found.measures.items(), PALETTE, strict=False)
     for axes, (title, measure), colour in panels:
+        table = found.pairs_of_clusters if found.clusters else found.pairs
+        means = table[title]["mean"]
         axes.set_title(f"heterogeneity of {title}", fontsize=10)
         if found.clusters:
-            heights = [measure.clusters[k, k].mean for k in range(count)]
+            heights = [means[k, k] for k in range(count)]
             axes.bar([*map(str, range(count))], heights, color=colour)
             axes.axhline(
                 measure.everyone, color=GREY, linestyle="--", label="all clients"
@@ -443,8 +432,8 @@ def draw(found: Analysis, folder: Path) -> Path:
             bare(axes)
             continue
         mean = np.empty((count, count))
-        for (a, b), spread in measure.groups.items():
-            mean[a, b] = mean[b, a] = spread.mean
+        for (a, b), value in means.items():
+            mean[a, b] = mean[b, a] = value
         image = axes.imshow(mean, cmap="viridis", vmin=0.0)
         figure.colorbar(image, ax=axes, shrink=0.8)
         axes.set_xticks(range(count), names, rotation=90, fontsize=8)

@@ -215,14 +215,12 @@ APART = np.array(
 
 def test_pairs_are_averaged_by_group_without_the_diagonal():
     table = pair_table(APART, np.array([0, 0, 1, 1]))
-    assert {key: spread.pairs for key, spread in table.items()} == {
-        (0, 0): 1, (0, 1): 3, (1, 1): 1
-    }  # fmt: skip
-    assert [spread.mean for spread in table.values()] == [1, 6, 3]
-    assert [s.std for s in table.values()] == [0, np.std([4, 6, 8]), 0]
+    assert table["pairs"].to_dict() == {(0, 0): 1, (0, 1): 3, (1, 1): 1}
+    assert [*table["mean"]] == [1, 6, 3]
+    assert [*table["std"]] == [0, np.std([4, 6, 8]), 0]
     alone = pair_table(APART, np.array([0, 0, 0, 1]))
-    assert alone[1, 1].pairs == 0
-    assert math.isnan(alone[1, 1].mean)
+    assert alone["pairs"][1, 1] == 0
+    assert math.isnan(alone["mean"][1, 1])
     means = contrast(APART, np.array([0, 0, 1, 1]), np.arange(4), shuffles=9, rng=rng())
     assert means[:3] == (2.0, 6.0, 22 / 5)
 
@@ -328,9 +326,9 @@ def test_clusters_of_a_run_are_compared(run, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "nothing to compare; give names of data sets"),
-        (["COX2", "--set", "num-clients=3"], "--set num-clients names clients, but"),
-        (["COX2", "--run", "x"], "give either names of data sets or --run"),
+        ([], "give one of: names of data sets, e.g. COX2"),
+        (["COX2", "--set", "num-clients=3"], "give one of: names of data sets"),
+        (["COX2", "--run", "x"], "give one of: names of data sets"),
         (["--run", "/nowhere"], "/nowhere is no results folder: config.json cannot be"),
         (["Nonsense"], "Nonsense"),
         (["--set", "dataset"], "--set needs key=value"),
