@@ -35,7 +35,6 @@ A preset takes one option of each axis. Its name is their names, joined by "-" i
 order of ``axes``. The config of later axes overrides that of earlier ones, and all
 override ``[config]``. ``only`` restricts an option, or a case of it, to some options of
 other axes; where no case of an option fits, the combination is no preset.
-Error messages lack the file's name, which the reader of the file adds.
 """
 
 from __future__ import annotations
@@ -45,15 +44,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from string import Formatter
-from typing import Any, TypeGuard
+from typing import Any
 
 from fedgraph_flwr.core.errors import ConfigError, unknown_name
 from fedgraph_flwr.core.rules import Value, read_toml
 
-_FAMILY = ("description", "paper", "config", "axes")
-_CASE = ("text", "config", "only")
-_EMPTY = '""'
+FOLDER = Path(__file__).parent
+_FAMILY_FILE = ".family.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,31 +62,13 @@ class Preset:
     config: dict[str, Value]
 
 
-def need_table(place: str, value: object) -> dict[str, Any]:
-    """Return ``value`` if it is a table, else raise ConfigError."""
-    if not isinstance(value, dict):
-        raise ConfigError(f"{place} must be a table, got {value!r}")
-    return value
-
-
-def check_entries(place: str, table: Mapping[str, Any], allowed: Iterable[str]) -> None:
-    """Raise ConfigError if a table has other entries than ``allowed``."""
-    if unknown := sorted(set(table) - set(allowed)):
-        raise ConfigError(
-            f"unknown entries {', '.join(unknown)} in {place}; allowed are"
-            f" {', '.join(allowed)}, and run-config keys stand in config"
-        )
-
-
-def flatten(place: str, config: object) -> dict[str, Value]:
+def flatten(place: str, config: Mapping[str, Any]) -> dict[str, Value]:
     """Write ``gcfl = {x = 1}`` as ``gcfl.x``; raise ConfigError at other values."""
     flat: dict[str, Value] = {}
-    for key, value in need_table(place, config).items():
-        entries = (
-            {f"{key}.{k}": v for k, v in value.items()}
-            if isinstance(value, dict)
-            else {key: value}
-        )
+    for key, value in config.items():
+        entries = {key: value}
+        if isinstance(value, dict):
+            entries = {f"{key}.{k}": v for k, v in value.items()}
         for name, entry in entries.items():
             if not isinstance(entry, bool | int | float | str):
                 raise ConfigError(
@@ -98,176 +77,6 @@ def flatten(place: str, config: object) -> dict[str, Value]:
                 )
             flat[name] = entry
     return flat
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Case:
-    """Settings that an option adds if the other axes take one of ``only``'s options."""
-
-    place: str
-    text: str
-    config: Mapping[str, Value]
-    only: Mapping[str, list[str]]
-
-    def fits(self, options: Mapping[str, str]) -> bool:
-        """Whether the case holds, given the option of every axis."""
-        return all(options[axis] in allowed for axis, allowed in self.only.items())
-
-
-_Axes = Mapping[str, Mapping[str, list[_Case]]]  # axis -> option -> cases
-
-
-def expand(content: Mapping[str, Any]) -> list[Preset]:
-    """Make the presets of a family.
-
-    Parameters
-    ----------
-    content : mapping
-        What stands in its file.
-
-    Returns
-    -------
-    list of Preset
-        In the order of the options, the last axis fastest. Nothing keeps two
-        combinations from having one name.
-
-    Raises
-    ------
-    ConfigError
-        The content does not keep to the format, or a part of it makes no preset.
-    """
-    axes = _read_axes(content)
-    common = flatten("[config]", content.get("config", {}))
-    template = str(content.get("description", ""))
-    presets, used = [], set()
-    for name, cases in _combinations(axes):
-        config = dict(common)
-        for case in cases.values():
-            config |= case.config
-            used.add(case.place)
-        description = _describe(template, cases)
-        presets.append(Preset(name=name, description=description, config=config))
-    _check_used(axes, used)
-    return presets
-
-
-def _combinations(axes: _Axes) -> Iterator[tuple[str, dict[str, _Case]]]:
-    """Yield each preset's name with the case of each axis."""
-    for names in product(*axes.values()):
-        options = dict(zip(axes, names, strict=True))
-        cases = {
-            axis: case
-            for axis, option in options.items()
-            if (case := next((c for c in axes[axis][option] if c.fits(options)), None))
-        }
-        if len(cases) < len(axes):
-            continue
-        if not any(names):
-            raise ConfigError(
-                'a preset has no name, since all its options are ""; name one of them,'
-                " or keep them apart by only"
-            )
-        yield "-".join(filter(None, names)), cases
-
-
-def _describe(template: str, cases: Mapping[str, _Case]) -> str:
-    try:
-        fields = {field for _, field, _, _ in Formatter().parse(template)} - {None}
-        if fields <= set(cases):
-            return template.format(**{axis: case.text for axis, case in cases.items()})
-    except ValueError:  # a brace without its other, or a format
-        pass
-    allowed = ", ".join(f"{{{axis}}}" for axis in cases)
-    raise ConfigError(f"description may have {allowed} in braces, got {template!r}")
-
-
-def _check_used(axes: _Axes, used: set[str]) -> None:
-    for _, case in _all_cases(axes):
-        if case.place not in used:
-            raise ConfigError(
-                f"{case.place} makes no preset: its only, or that of other options,"
-                " rules it out, or an earlier case always fits; correct only, or"
-                " delete it"
-            )
-
-
-def _all_cases(axes: _Axes) -> Iterator[tuple[str, _Case]]:
-    """Yield every case with its axis."""
-    for axis, options in axes.items():
-        for cases in options.values():
-            for case in cases:
-                yield axis, case
-
-
-def _read_axes(content: Mapping[str, Any]) -> _Axes:
-    names = content.get("axes")
-    if not _are_names(names) or set(names) & set(_FAMILY):
-        raise ConfigError(
-            "axes must list the axes in the order of preset names, each once and none"
-            f" called {', '.join(_FAMILY)}, as in axes = ['method', 'data'];"
-            f" got {names!r}"
-        )
-    check_entries("the family", content, (*_FAMILY, *names))
-    axes: dict[str, dict[str, list[_Case]]] = {}
-    for axis in names:
-        options = need_table(f"[{axis}]", content.get(axis, {}))
-        if not options:
-            raise ConfigError(
-                f"axis {axis!r} has no options; add a table [{axis}.<option>] for"
-                " each, or take it out of axes"
-            )
-        axes[axis] = {
-            option: _read_cases(f"[{axis}.{option or _EMPTY}]", entry)
-            for option, entry in options.items()
-        }
-    for axis, case in _all_cases(axes):
-        _check_only(case, {a: list(o) for a, o in axes.items() if a != axis})
-    return axes
-
-
-def _read_cases(place: str, entry: object) -> list[_Case]:
-    """Read an option: one table, or a list of them."""
-    if not isinstance(entry, list):
-        return [_read_case(place, entry)]
-    return [_read_case(f"{place} case {i}", case) for i, case in enumerate(entry, 1)]
-
-
-def _read_case(place: str, entry: object) -> _Case:
-    table = need_table(place, entry)
-    check_entries(place, table, _CASE)
-    return _Case(
-        place=place,
-        text=str(table.get("text", "")),
-        config=flatten(f"{place} config", table.get("config", {})),
-        only=need_table(f"{place} only", table.get("only", {})),
-    )
-
-
-def _check_only(case: _Case, others: Mapping[str, list[str]]) -> None:
-    """Refuse names that ``others``, the other axes and their options, do not have."""
-    for axis, options in case.only.items():
-        known = others.get(axis)
-        if known is None:
-            cure = f"name one of the other axes: {', '.join(others)}"
-        elif not _are_names(options) or set(options) - set(known):
-            cure = f"list some of {', '.join(o or _EMPTY for o in known)}"
-        else:
-            continue
-        raise ConfigError(f"{case.place} only has {axis} = {options!r}; {cure}")
-
-
-def _are_names(value: object) -> TypeGuard[list[str]]:
-    """Whether it is a list of different texts, and not empty."""
-    return (
-        isinstance(value, list)
-        and all(isinstance(name, str) for name in value)
-        and 0 < len(value) == len(set(value))
-    )
-
-
-FOLDER = Path(__file__).parent
-_FAMILY_FILE = ".family.toml"
-_ENTRIES = ("description", "paper", "config")
 
 
 def list_presets(folder: Path = FOLDER) -> dict[str, str]:
@@ -337,19 +146,86 @@ def _read_once(files: tuple[tuple[Path, int], ...]) -> Mapping[str, Preset]:
     return dict(sorted(presets.items()))
 
 
-def _read(path: Path) -> list[Preset]:
+def _read(path: Path) -> Iterator[Preset]:
+    """Read the presets of a file.
+
+    Raises
+    ------
+    ConfigError
+        The file does not keep to the format.
+    """
+    content = read_toml(path)
     try:
-        content = read_toml(path)
         if path.name.endswith(_FAMILY_FILE):
-            return expand(content)
-        if "axes" in content:
-            raise ConfigError(
-                f"a family's file is called <name>{_FAMILY_FILE}; rename it"
-            )
-        check_entries("the preset", content, _ENTRIES)
-        config = flatten("[config]", content.get("config", {}))
-    except ConfigError as error:
-        named = str(error).startswith(str(path))  # as errors of read_toml are
-        raise ConfigError(str(error) if named else f"{path}: {error}") from error
-    description = str(content.get("description", ""))
-    return [Preset(name=path.stem, description=description, config=config)]
+            yield from _expand(content)
+        else:
+            yield _preset(path.stem, **content)
+    except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
+        what = error if isinstance(error, ConfigError) else repr(error)
+        raise ConfigError(
+            f"{path}: not a preset ({what}); run-config keys stand in config, and a"
+            f" file with axes is called <name>{_FAMILY_FILE}: see"
+            " simulations/presets/read.py"
+        ) from error
+
+
+def _preset(
+    name: str,
+    *,
+    config: Mapping[str, Any] | None = None,
+    description: str = "",
+    paper: str = "",  # of readers of the file
+) -> Preset:
+    del paper
+    flat = flatten("[config]", config or {})
+    return Preset(name=name, description=description, config=flat)
+
+
+def _expand(content: Mapping[str, Any]) -> Iterator[Preset]:
+    """Make the presets of a family, in the order of the options, last axis fastest."""
+    given = dict(content)
+    options: dict[str, dict[str, list[dict[str, Any]]]] = {
+        axis: {
+            option: cases if isinstance(cases, list) else [cases]
+            for option, cases in given.pop(axis).items()
+        }
+        for axis in given.pop("axes")
+    }
+    common = _preset("", **given)
+    for axis, cases in ((a, c) for a, o in options.items() for c in o.values()):
+        for case in cases:
+            _check(axis, case, options)
+    for names in product(*options.values()):
+        chosen = dict(zip(options, names, strict=True))
+        found = {
+            axis: case
+            for axis, option in chosen.items()
+            if (case := _fitting(options[axis][option], chosen)) is not None
+        }
+        if len(found) == len(options):
+            config = dict(common.config)
+            for axis, case in found.items():
+                config |= flatten(f"[{axis}]", case.get("config", {}))
+            texts = {axis: case.get("text", "") for axis, case in found.items()}
+            name = "-".join(filter(None, names))
+            words = common.description.format(**texts)
+            yield Preset(name=name, description=words, config=config)
+
+
+def _check(axis: str, case: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Raise ValueError at misspelt entries, which would change other presets."""
+    if unknown := sorted(set(case) - {"text", "config", "only"}):
+        raise ValueError(f"unknown entries {unknown} of axis {axis}")
+    for other, names in case.get("only", {}).items():
+        if unknown := sorted(set(names) - set(options[other])):
+            raise ValueError(f"only has {unknown}, allowed are {[*options[other]]}")
+
+
+def _fitting(
+    cases: list[dict[str, Any]], chosen: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """Find the first case that the options of all axes allow."""
+    for case in cases:
+        if all(chosen[axis] in names for axis, names in case.get("only", {}).items()):
+            return case
+    return None
