@@ -200,7 +200,7 @@ def _expand(content: Mapping[str, Any]) -> Iterator[Preset]:
         found = {
             axis: case
             for axis, option in chosen.items()
-            if (case := _fitting(options[axis][option], chosen)) is not None
+            for case in _fitting(options[axis][option], chosen)[:1]
         }
         if len(found) == len(options):
             config = dict(common.config)
@@ -223,9 +223,10 @@ def _check(axis: str, case: Mapping[str, Any], options: Mapping[str, Any]) -> No
 
 def _fitting(
     cases: list[dict[str, Any]], chosen: Mapping[str, str]
-) -> dict[str, Any] | None:
-    """Find the first case that the options of all axes allow."""
-    for case in cases:
-        if all(chosen[axis] in names for axis, names in case.get("only", {}).items()):
-            return case
-    return None
+) -> list[dict[str, Any]]:
+    """Cases that the options of all axes allow."""
+    return [
+        case
+        for case in cases
+        if all(chosen[axis] in names for axis, names in case.get("only", {}).items())
+    ]
