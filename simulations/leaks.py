@@ -34,6 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.markup import escape
 from scipy.stats import beta
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.errors import ConfigError
@@ -96,51 +100,31 @@ class Size(NamedTuple):
     level: float
 
 
-class Reader:
-    """Kernel ridge regression with a linear kernel: reads a number out of an update.
+def read(x: Floats, target: Floats, others: Floats) -> tuple[Floats, Floats]:
+    """Learn to read a number out of an update, by ridge regression; read it.
 
     The number is the log-likelihood ratio that the noisy view itself gives, which the
     attacker knows for trials of its own. Regression on it needs far fewer trials than
-    telling the worlds apart, which differ little where noise is strong. ``x`` has shape
-    (num_trials, num_features), ``target`` (num_trials,).
+    telling the worlds apart, which differ little if noise is strong.
+
+    Parameters
+    ----------
+    x : array, (num_trials, num_features)
+    target : array, (num_trials,)
+    others : array, (num_others, num_features)
+
+    Returns
+    -------
+    tuple of array
+        Predictions for ``x``, each learned without its own trial, and for ``others``.
     """
-
-    def __init__(self, x: NDArray[np.floating], target: Floats) -> None:
-        self._mean, scale = x.mean(axis=0), x.std(axis=0)
-        self._moves = scale > 0
-        self._scale = scale[self._moves]
-        self._z = self._standardised(x)
-        gram = self._gram(self._z)
-        fold = np.arange(len(x)) % FOLDS
-        found = np.zeros((len(PENALTIES), len(x)))
-        for k in range(FOLDS):
-            out = fold == k
-            offset, weights = _ridge(gram[np.ix_(~out, ~out)], target[~out])
-            found[:, out] = offset + (gram[np.ix_(out, ~out)] @ weights).T
-        best = int(np.argmin(((found - target) ** 2).mean(axis=1)))
-        self.own_scores: Floats = found[best]  # each predicted without its own trial
-        self._offset, weights = _ridge(gram, target)
-        self._weights = weights[:, best]
-
-    def scores(self, x: NDArray[np.floating]) -> Floats:
-        """Predict the number for other trials."""
-        found = self._gram(self._standardised(x)) @ self._weights
-        return np.asarray(found + self._offset)
-
-    def _standardised(self, x: NDArray[np.floating]) -> NDArray[np.floating]:
-        z = (x[:, self._moves] - self._mean[self._moves]) / self._scale
-        return np.asarray(np.clip(z, -CLIP, CLIP))
-
-    def _gram(self, z: NDArray[np.floating]) -> Floats:
-        return np.asarray((z @ self._z.T).astype(np.float64) / max(1, z.shape[1]))
-
-
-def _ridge(gram: Floats, target: Floats) -> tuple[float, Floats]:
-    """Return the offset, and weights of shape (num_rows, num_penalties)."""
-    offset = target.mean()
-    values, vectors = np.linalg.eigh(gram)
-    projected = vectors.T @ (target - offset)
-    return float(offset), vectors @ (projected / (values + PENALTIES[:, None])).T
+    model = make_pipeline(
+        StandardScaler(),
+        FunctionTransformer(np.clip, kw_args={"a_min": -CLIP, "a_max": CLIP}),
+        RidgeCV(PENALTIES * x.shape[1]),
+    )
+    own = cross_val_predict(model, x, target, cv=FOLDS)
+    return own, model.fit(x, target).predict(others)
 
 
 def judge(own: Scored, victims: Scored, *, level: float) -> Verdict:
@@ -307,8 +291,7 @@ def attack(
     scores = {"view": view} if epsilons else {}
     for what in ("update", "metrics"):
         x = np.stack([getattr(s, what) for s in seen])
-        reader = Reader(x[:split], target)
-        both = np.concatenate([reader.own_scores, reader.scores(x[split:])])
+        both = np.concatenate(read(x[:split], target, x[split:]))
         scores["upload" if what == "update" else what] = both
 
     def verdict(s: Floats) -> Verdict:

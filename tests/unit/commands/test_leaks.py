@@ -15,7 +15,6 @@ from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations.leak_game import make_game, play_here, ratios
 from simulations.leaks import (
-    Reader,
     Size,
     _parser,
     attack,
@@ -26,6 +25,7 @@ from simulations.leaks import (
     judge,
     main,
     most_showable,
+    read,
     seen_weakening,
 )
 
@@ -162,13 +162,14 @@ def test_a_reader_finds_the_number_and_does_not_score_itself_on_what_it_learned(
     x = rng.normal(size=(200, 300))
     x[:, 7] = 0.0  # a coordinate that never moves
     target = x[:, 0] - 2 * x[:, 1]
-    reader = Reader(x, target)
     fresh = rng.normal(size=(200, 300))
     truth = fresh[:, 0] - 2 * fresh[:, 1]
-    assert np.corrcoef(reader.scores(fresh), truth)[0, 1] > 0.6
-    assert np.corrcoef(reader.own_scores, target)[0, 1] < 0.95
-    nothing = Reader(x, rng.normal(size=200))
-    assert abs(np.corrcoef(nothing.own_scores, target)[0, 1]) < 0.3
+    own, others = read(x, target, fresh)
+    assert np.corrcoef(others, truth)[0, 1] > 0.6
+    assert np.corrcoef(own, target)[0, 1] < 0.95
+    noise = rng.normal(size=200)
+    nothing, _ = read(x, noise, fresh)
+    assert abs(np.corrcoef(nothing, noise)[0, 1]) < 0.3
 
 
 # The game ------------------------------------------------------------------------
