@@ -22,6 +22,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.process import announced
@@ -169,12 +171,13 @@ def _stop_strays() -> None:
     home = os.environ.get("FLWR_HOME", "")
     for pid in pids(home, "flower-superlink"):
         with suppress(OSError):
+            # psutil's ``cwd`` would not tell a folder from a new one of that name.
             if not str(Path(f"/proc/{pid}/cwd").readlink()).endswith(" (deleted)"):
                 continue
             sys.stderr.write("stopping the SuperLink of a folder that was deleted\n")
             stop_superlink()
             deadline = time.monotonic() + _STOP_S
-            while not is_gone(pid) and time.monotonic() < deadline:
+            while pid in pids(home) and time.monotonic() < deadline:
                 time.sleep(_LOOK_S)
 
 
@@ -197,15 +200,6 @@ def _drop_unfinished_database() -> None:
                     return
         for part in ("-journal", "-wal", "-shm", ""):  # of SQLite; no copy of a user's
             Path(f"{place}{part}").unlink(missing_ok=True)
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return True
-    return status.rpartition(")")[2].split()[0] == "Z"
 
 
 def wait(run_id: int, log: subprocess.Popen[str] | None = None) -> tuple[str, str]:
@@ -255,16 +249,11 @@ def stop_superlink() -> list[int]:
 def pids(home: Path | str, command: str = "") -> list[int]:
     """Return the ids of processes with this ``FLWR_HOME`` and text in their command."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-            if command not in line.decode(errors="replace"):
-                continue
-            variables = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if f"FLWR_HOME={home}".encode() in variables:
-            found.append(int(entry.name))
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it is another user's, or has ended
+            is_meant = command in " ".join(process.cmdline())
+            if is_meant and process.environ().get("FLWR_HOME") == str(home):
+                found.append(process.pid)
     return sorted(set(found) - {os.getpid()})
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 
 import datasets
@@ -152,7 +153,7 @@ def look_at_versions(table: Findings) -> None:
 
 def _look_at_device(table: Findings, name: str) -> None:
     """Say where clients would train, and how much memory is free there."""
-    chosen, free = choose_device(name), _free_memory()
+    chosen, free = choose_device(name), psutil.virtual_memory().available
     found = f"{chosen}, {free / _GIB:.1f} GiB of memory free"
     if chosen.type == "cuda":
         on_gpu, total = torch.cuda.mem_get_info(chosen)
@@ -160,13 +161,6 @@ def _look_at_device(table: Findings, name: str) -> None:
         found += f" {total / _GIB:.1f} GiB free"
     cure = f"free memory: {_LEAST_MEMORY / _GIB:.0f} GiB is the least to start with"
     table.add("device", found, cure if free < _LEAST_MEMORY else "")
-
-
-def _free_memory() -> int:
-    """Bytes that processes can still have (Linux)."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return int(fields["MemAvailable"].split()[0]) * 1024
 
 
 def _look_at_folders(table: Findings, node: Mapping[str, Any]) -> None:

@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+import psutil
+
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.rules import Value
 from simulations import flower
@@ -94,11 +96,9 @@ def environment(home: Path, *, witness: Path | None = None) -> dict[str, str]:
 
 def parent(pid: int) -> int | None:
     """Return who has started or adopted a process; None if it is gone."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return None
-    return int(status.partition("\nPPid:\t")[2].split(None, 1)[0])
+    with suppress(psutil.Error):
+        return psutil.Process(pid).ppid()
+    return None
 
 
 def is_orphan(pid: int) -> bool:

@@ -312,7 +312,8 @@ def machine(monkeypatch):
     monkeypatch.setattr(
         module.shutil, "disk_usage", lambda _: usage(2**40, 0, free["disk"])
     )
-    monkeypatch.setattr(module, "_free_memory", lambda: free["memory"])
+    memory = namedtuple("memory", "available")
+    monkeypatch.setattr(module.psutil, "virtual_memory", lambda: memory(free["memory"]))
     return free
 
 
