@@ -37,6 +37,7 @@ from .core.wire import (
     WEIGHTS_HASH,
     WHOLE,
 )
+from .core.words import SITE_NAME, SITE_NAME_WORDS
 
 _ROLL_CALL, _ROUNDS = (Phase.ROLL_CALL,), (Phase.TRAINING, Phase.CLOSING)
 _SPLITS, _CLASS = "train|val|test|all", "[0-9]+"
@@ -46,6 +47,13 @@ _POOLS: Mapping[str, Any] = {
     "consent": "pooled_evaluation",
 }
 _open = partial(Field, is_clean=True)
+_counts = partial(_open, kind=Kind.NUMBER, phases=_ROLL_CALL, most=2.0**53)
+_GUESS = "checksums that confirm a guess"
+_HASH = "[0-9a-f]{64}"
+_HASH_OR_NOTHING: Mapping[str, Any] = {
+    "pattern": f"({_HASH})?",
+    "words": "a SHA-256 or nothing",
+}
 _OVER_TASKS = "(?:-own|-unseen|-task-(?P<task>[0-9]{1,6}))?"
 _TRANSFORMED = f"(?:-(?:{'|'.join(TRANSFORMS)}))?"
 _SCORES = (  # names of metrics, and their ranges
@@ -81,19 +89,23 @@ COMMON = (
     *(_open(name, Kind.NUMBER, tuple(Phase), most=1e12) for name in TIMING),
     _open(FRESH_START, Kind.NUMBER, _ROUNDS, most=float(MOST_ROUNDS)),
     _open(PRIVACY, Kind.NUMBER, (Phase.OPENING, *_ROUNDS), rest="[a-z-]+"),
-    _open("num-", Kind.NUMBER, _ROLL_CALL, rest="train|val|test|features|classes"),
-    _open("group", Kind.NUMBER, _ROLL_CALL),
-    _open(CLASS_COUNT, Kind.NUMBER, _ROLL_CALL, rest=_CLASS, **_POOLS),
-    _open(TRAIN_COUNT, Kind.NUMBER, _ROLL_CALL, rest=_CLASS, consent="scores"),
+    _counts("num-", rest="train|val|test"),
+    # The server makes the model that training starts from, as wide as a client says.
+    _counts("num-features", least=1, most=1e6),
+    _counts("num-classes", least=1, most=1e5),
+    _counts("group", least=-1),
+    _counts(CLASS_COUNT, rest=_CLASS, **_POOLS),
+    _counts(TRAIN_COUNT, rest=_CLASS, consent="scores"),
+    _open(SPLIT_HASH, Kind.TEXT, _ROLL_CALL, **_HASH_OR_NOTHING),
+    _open(IDENTITY, Kind.TEXT, _ROLL_CALL),
+    _open(SITE, Kind.TEXT, _ROLL_CALL, pattern=SITE_NAME, words=SITE_NAME_WORDS),
     *(
-        _open(name, Kind.TEXT, _ROLL_CALL)
-        for name in (SPLIT_HASH, IDENTITY, SITE, "tasks", "task-ids")
+        _open(name, Kind.TEXT, _ROLL_CALL, pattern=".*", words="a list as JSON")
+        for name in ("tasks", "task-ids")
     ),
-    *(
-        Field(name, Kind.TEXT, _ROLL_CALL, what="checksums that confirm a guess")
-        for name in (RAW_HASH, TOLD + WHOLE)
-    ),
-    _open(WEIGHTS_HASH, Kind.TEXT, (Phase.CLOSING,)),
+    Field(RAW_HASH, Kind.TEXT, _ROLL_CALL, what=_GUESS, **_HASH_OR_NOTHING),
+    Field(TOLD + WHOLE, Kind.TEXT, _ROLL_CALL, what=_GUESS),
+    _open(WEIGHTS_HASH, Kind.TEXT, (Phase.CLOSING,), pattern=_HASH, words="a SHA-256"),
     _open(
         TOLD + TELLS,
         Kind.TEXT,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -41,7 +40,6 @@ from fedgraph_flwr.core.wire import (
     select,
 )
 from fedgraph_flwr.core.words import (
-    SITE_NAME_WORDS,
     is_site_name,
     shortened,
     visible,
@@ -51,13 +49,9 @@ from fedgraph_flwr.core.words import (
 from .round_report import NOWHERE, ClientInfo
 from .sending import LateNodes, pause_s
 
-_COUNTS = ("num-train", "num-val", "num-test", "num-features", "num-classes")
-_LARGEST = 2**53
+_COUNTS = "num-train", "num-val", "num-test", "num-features", "num-classes", "group"
 _MOST, _LONGEST = 100_000, 1000  # tasks, and characters of a text
 _MOST_TEXT = 2**20  # characters of all names and texts: every checkpoint holds them
-# The server makes the model that training starts from, as wide as a client says.
-_WIDTHS = {"num-features": 1_000_000, "num-classes": _MOST}
-_HASH = re.compile("(?:[0-9a-f]{64})?")
 _LASTING: Mapping[str, str] = {  # what a client must not change within a run
     "split_hash": "split hash",
     "raw_sha256": "hash of its data",
@@ -132,56 +126,49 @@ def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
             f"its texts and their names have {length} characters, expected at most"
             f" {_MOST_TEXT}"
         )
+    if parcel.arrays or parcel.evaluation or len(facts) > 100:
+        raise WireError("it sent arrays, or more than 100 facts")
+    for kind, named in ((Kind.NUMBER, counts), (Kind.TEXT, facts)):
+        for name, value in named.items():
+            _check_declared(kind, name, value)
+    needed = {*_COUNTS, SPLIT_HASH, RAW_HASH}
+    if missing := needed - counts.keys() - facts.keys():
+        raise WireError(f"it lacks {sorted(missing)}")
     by_class, trained = (_by_class(counts, p) for p in (CLASS_COUNT, TRAIN_COUNT))
-    strange = {
-        name
-        for kind, named in ((Kind.NUMBER, counts), (Kind.TEXT, facts))
-        for name in named
-        if not (f := find(COMMON, kind, name)) or Phase.ROLL_CALL not in f.phases
-    }
-    if strange or parcel.arrays or parcel.evaluation or len(facts) > 100:
-        raise WireError(f"it sent {shortened(sorted(strange) or 'arrays')}")
     tasks = _listed(facts, "tasks", lambda t: isinstance(t, str) and len(t) <= _LONGEST)
     known = range(len(tasks))
     ids = _listed(facts, "task-ids", lambda t: type(t) is int and t in known)
     if list(ids) != sorted(set(ids)):
         raise WireError(f"its task ids are {shortened(ids)}, expected ascending ones")
+    texts = {name: visible(str(value)) for name, value in facts.items()}
     return ClientInfo(
         client=client,
         node_id=node,
-        **{
-            k.replace("-", "_"): _count(
-                counts, k, least=int(k in _WIDTHS), most=_WIDTHS.get(k, _LARGEST)
-            )
-            for k in _COUNTS
-        },
-        group=_count(counts, "group", least=-1),
-        split_hash=_hash(facts, SPLIT_HASH),
-        raw_sha256=_hash(facts, RAW_HASH),
-        identity=_text(facts, IDENTITY) if IDENTITY in facts else "",
-        site=_site(facts),
+        **{k.replace("-", "_"): int(counts[k]) for k in _COUNTS},
+        split_hash=texts[SPLIT_HASH],
+        raw_sha256=texts[RAW_HASH],
+        identity=texts.get(IDENTITY, ""),
+        site=texts.get(SITE, ""),
         tasks=tuple(map(visible, tasks)),
         task_ids=ids,
-        class_counts=tuple(_count(counts, k) for k in by_class),
-        train_counts=tuple(_count(counts, k) for k in trained),
-        introduced={k: _text(facts, TOLD + k) for k in select(TOLD, facts)},
+        class_counts=tuple(int(counts[k]) for k in by_class),
+        train_counts=tuple(int(counts[k]) for k in trained),
+        introduced=select(TOLD, texts),
     )
 
 
-def _count(
-    counts: Mapping[str, int | float],
-    name: str,
-    *,
-    least: int = 0,
-    most: int = _LARGEST,
-) -> int:
-    value = counts.get(name)
-    if type(value) is not int or not least <= value <= most:
-        upper = f" and <= {most}" if most < _LARGEST else ""
-        raise WireError(
-            f"{name} is {shortened(value)}, expected an integer >= {least}{upper}"
-        )
-    return value
+def _check_declared(kind: Kind, name: str, value: Scalar) -> None:
+    """Refuse a number or text that no client sends at roll call."""
+    f = find(COMMON, kind, name)
+    if f is None or Phase.ROLL_CALL not in f.phases:
+        raise WireError(f"it sent {shortened([name])}")
+    is_right, words = f.holds(value), f.words
+    if kind is Kind.NUMBER:
+        of = int if f.phases == (Phase.ROLL_CALL,) else (int, float)  # counts, or times
+        is_right = isinstance(value, of) and f.least <= value <= f.most
+        words = f"an integer >= {f.least:.0f} and <= {f.most:.0f}"
+    if not is_right:
+        raise WireError(f"{name} is {shortened(value)}, expected {words}")
 
 
 def _by_class(counts: Mapping[str, int | float], prefix: str) -> list[str]:
@@ -195,32 +182,6 @@ def _by_class(counts: Mapping[str, int | float], prefix: str) -> list[str]:
     if found and len(found) != counts.get("num-classes"):
         raise WireError(f"it counts {len(found)} classes, but has another num-classes")
     return expected
-
-
-def _text(facts: Mapping[str, Scalar], name: str) -> str:
-    value = facts.get(name)
-    if not isinstance(value, str) or len(value) > _LONGEST:
-        raise WireError(f"{name} is {shortened(value)}, expected a short text")
-    return visible(value)
-
-
-def _site(facts: Mapping[str, Scalar]) -> str:
-    """Name that a site gives itself; "" if it tells none."""
-    if SITE not in facts:
-        return ""
-    name = _text(facts, SITE)
-    if not is_site_name(name):
-        raise WireError(
-            f"{SITE} is {shortened(repr(name))}, expected {SITE_NAME_WORDS}"
-        )
-    return name
-
-
-def _hash(facts: Mapping[str, Scalar], name: str) -> str:
-    value = _text(facts, name)
-    if not _HASH.fullmatch(value):
-        raise WireError(f"{name} is {shortened(value)}, expected a SHA-256 or nothing")
-    return value
 
 
 def _listed(

@@ -6,7 +6,6 @@ read, fails for all that were; anything else that is wrong fails one client alon
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -53,7 +52,6 @@ from .round_report import ClientInfo
 
 # By name, dtype and shape, where None stands for any length.
 Layout: TypeAlias = Mapping[str, tuple[str, tuple[int | None, ...]]]
-_HEX = re.compile("[0-9a-f]{64}")
 _COMPARED = (SHARED, DELTA)
 _DIFFER = (
     "server and site run different settings or versions, or uplink() of a plug-in's"
@@ -357,13 +355,13 @@ def _is_due(field: Field, name: str, expected: Expected) -> bool:
 
 
 def _wrong_facts(parcel: Parcel, phase: Phase) -> str:
-    texts = {f.name for f in COMMON if f.kind is Kind.TEXT and phase in f.phases}
-    if parcel.facts.keys() != texts:
+    texts = {f.name: f for f in COMMON if f.kind is Kind.TEXT and phase in f.phases}
+    if parcel.facts.keys() != texts.keys():
         return (
             f"facts are {shortened(sorted(parcel.facts))}, expected {sorted(texts)};"
             " server and site run different versions"
         )
-    for name, value in parcel.facts.items():  # all that come after roll call are hashes
-        if not isinstance(value, str) or not _HEX.fullmatch(value):
-            return f"fact {name!r} is {shortened(value)}, which is not a hash"
+    for name, value in parcel.facts.items():
+        if not texts[name].holds(value):
+            return f"fact {name!r} is {shortened(value)}, expected {texts[name].words}"
     return ""

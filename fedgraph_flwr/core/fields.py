@@ -59,6 +59,8 @@ class Field:
         Whether ``rest`` is a client, which must be a neighbour of the sender.
     least, most : float
         Range of a number; of an array, ``most`` bounds absolute values.
+    pattern, words : str
+        Regular expression of a text, and the same in words.
     """
 
     name: str
@@ -73,6 +75,14 @@ class Field:
     of_neighbour: bool = False
     least: float = 0.0
     most: float = LARGEST
+    pattern: str = ".{0,1000}"
+    words: str = "a short text"
+
+    def holds(self, text: object) -> bool:
+        """Whether a value is a text as this field has it."""
+        if not isinstance(text, str):
+            return False
+        return re.fullmatch(self.pattern, text, re.DOTALL) is not None
 
     def match(self, name: str) -> re.Match[str] | None:
         """Match a name in a reply; None if it is of another field."""

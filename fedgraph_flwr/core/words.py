@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
-_SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+SITE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
 SITE_NAME_WORDS = (
     "1 to 40 letters, digits, '.', '_' and '-', the first a letter or a digit"
 )
@@ -22,7 +22,7 @@ _UNNAMED: Mapping[int, str] = MappingProxyType({})
 
 def is_site_name(name: str) -> bool:
     """Whether a text may name a site: it can break no line, table or label."""
-    return bool(_SITE_NAME.fullmatch(name))
+    return bool(re.fullmatch(SITE_NAME, name))
 
 
 def clients_by_site(sites: Mapping[int, str]) -> dict[str, list[int]]:

@@ -374,6 +374,21 @@ def test_a_node_that_went_and_came_back_is_asked_who_it_is(called):
         ),
         ({0: introduction(num_classes=2**53)}, WireError, "num-classes is 9007"),
         ({0: introduction(told=1)}, WireError, r"it sent \['told'\]"),
+        (
+            {0: introduction(facts={"split-hash": "a" * 63})},
+            WireError,
+            "split-hash is a+, expected a SHA-256 or nothing",
+        ),
+        (
+            {0: introduction(facts={"site-name": "a\nb"})},
+            WireError,
+            "site-name is .*, expected",
+        ),
+        (
+            {0: introduction(facts={"told/columns": "a" * 1001})},
+            WireError,
+            "told/columns is a+.*, expected a short text",
+        ),
         (  # every checkpoint would hold it
             {0: introduction(facts={"told/" + "x" * 2**20: "v"})},
             WireError,
