@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def run_flower(
         The run was refused, failed, or left no summary.
     """
     results = Path(str(overrides["results-dir"]))
-    log = None
+    log: subprocess.Popen[str] | None = None
     try:
         with (
             _held_back(
@@ -86,8 +86,7 @@ def run_flower(
             announced("handing the run to Flower, whose SuperLink may have to start"),
         ):
             run_id = submit(overrides, num_nodes=num_nodes, num_gpus=num_gpus)
-            with _uninterrupted():  # a second Ctrl-C finds its process
-                log = _apart([str(BIN / "flwr"), "log", str(run_id)])
+            log = subprocess.Popen([str(BIN / "flwr"), "log", str(run_id)], **_apart())
         if early:
             raise KeyboardInterrupt
         status, details = wait(run_id, log)
@@ -276,30 +275,12 @@ def _held_back(words: str, twice: str) -> Iterator[list[bool]]:
         pressed.append(True)
         sys.stderr.write(f"\nCtrl-C: {words}; a second Ctrl-C does not wait for it\n")
 
-    with _on_ctrl_c(hold):
-        yield pressed
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back for a moment: it comes at the end of the block."""
-    pressed: list[bool] = []
-    try:
-        with _on_ctrl_c(lambda *_: pressed.append(True)):
-            yield
-    finally:
-        if pressed:
-            signal.raise_signal(signal.SIGINT)
-
-
-@contextmanager
-def _on_ctrl_c(handler: Callable[..., None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
-        yield  # Python tells the main thread of signals, and no other
+        yield pressed  # Python tells the main thread of signals, and no other
         return
-    before = signal.signal(signal.SIGINT, handler)
+    before = signal.signal(signal.SIGINT, hold)
     try:
-        yield
+        yield pressed
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -338,33 +319,25 @@ def _how_to_go_on(overrides: Mapping[str, Value], run_id: int) -> str:
     return ""
 
 
-def _apart(command: list[str], **options: Any) -> subprocess.Popen[str]:
-    """Start a process that Ctrl-C in this terminal does not reach."""
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        env=environment(),
-        text=True,
-        start_new_session=True,
-        **options,
-    )
+def _apart() -> dict[str, Any]:
+    """Options of a process that Ctrl-C in this terminal does not reach."""
+    return {
+        "stdin": subprocess.DEVNULL,
+        "env": environment(),
+        "text": True,
+        "start_new_session": True,
+    }
 
 
 def _flwr(*arguments: str) -> str:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = None
-    try:
-        with _uninterrupted():  # else a process may have started that has no name here
-            process = _apart([str(BIN / "flwr"), *arguments], **pipes)
-        out, err = process.communicate(timeout=_ANSWER_S)
-    finally:
-        if process is not None:
-            with _uninterrupted():
-                process.kill()  # none that has answered
-                process.wait()
-                for pipe in filter(None, (process.stdout, process.stderr)):
-                    pipe.close()
-    return out + (err if process.returncode else "")
+    command, pipe = [str(BIN / "flwr"), *arguments], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, **_apart()) as process:
+        try:
+            out, err = process.communicate(timeout=_ANSWER_S)
+        finally:
+            process.kill()  # if it has not answered
+            process.wait()
+    return str(out + (err if process.returncode else ""))
 
 
 def _json(output: str) -> dict[str, Any]:

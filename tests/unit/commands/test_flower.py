@@ -228,36 +228,3 @@ def test_an_answer_that_is_none_does_not_hide_what_goes_on(folder):
     (folder / "stop-answer").write_text("no connection")
     press(folder, "followed")
     assert "run 7 may go on; to stop it: flwr stop 7 (flwr answered" in stopped(folder)
-
-
-def test_no_process_is_left_behind_by_ctrl_c_as_it_starts(folder, monkeypatch):
-    started = []
-    begin = flower._apart
-
-    def interrupted(*given, **options):
-        started.append(begin(*given, **options))
-        signal.raise_signal(signal.SIGINT)
-        return started[-1]
-
-    monkeypatch.setattr(flower, "_apart", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        flower._flwr("log")  # which takes 9 s
-    assert started[0].returncode == -signal.SIGKILL
-
-
-def test_a_second_one_as_the_log_starts_leaves_no_process_behind(folder, monkeypatch):
-    (folder / "quick").touch()
-    started = []
-    begin = flower._apart
-
-    def interrupted(command, **options):
-        process = begin(command, **options)
-        if command[1] == "log":
-            started.append(process)
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-        return process
-
-    monkeypatch.setattr(flower, "_apart", interrupted)
-    stopped(folder)
-    assert [p.poll() is not None for p in started] == [True]
