@@ -50,6 +50,7 @@ from ..tabular.schema_file import (
     SPLIT,
     TARGET_KINDS,
     Feature,
+    Missing,
     Schema,
     is_name,
 )
@@ -543,7 +544,7 @@ def _first(one: Profile) -> str:
 
 
 def _number(
-    one: Profile, missing: str, *, statistics: bool, notes: list[str]
+    one: Profile, missing: Missing, *, statistics: bool, notes: list[str]
 ) -> Feature:
     numbers, kind = (one.days, DATE) if one.is_date else (one.numbers, NUMBER)
     shift, scale = _YEARS_FROM_2020 if kind == DATE else (0.0, 1.0)

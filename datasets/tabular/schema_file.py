@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    model_validator,
+)
 
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.files import is_there, replacing
@@ -21,9 +30,16 @@ from fedgraph_flwr.core.rules import read_toml, shown
 GRAPHS_CSV, GRAPH_CSV = "graphs-csv", "graph-csv"  # names among the data sets
 SCHEMA_FILE = "schema.toml"
 FORMAT = 1
-REFUSE, INDICATOR, DROP = "refuse", "indicator", "drop"
-NUMBER, CATEGORY, DATE = "number", "category", "date"
-TARGET_KINDS = ("classes", "binary", "regression")
+_OF_NUMBERS = ("shift", "scale")
+Missing = Literal["refuse", "indicator"]
+REFUSE: Missing = "refuse"
+INDICATOR: Missing = "indicator"
+DROP: Literal["drop"] = "drop"
+NUMBER: Literal["number"] = "number"
+CATEGORY: Literal["category"] = "category"
+DATE: Literal["date"] = "date"
+_TargetKind = Literal["classes", "binary", "regression"]
+TARGET_KINDS = get_args(_TargetKind)
 SPLIT = "split"
 LABEL = "label"  # column of classes of nodes
 ALL = "*"  # in place of names of columns to predict: all that look like it
@@ -38,7 +54,37 @@ _HEADING = """\
 # missing = "indicator" a missing value is 0 and sets a column of its own to 1.
 # A date is the number of days since 1970-01-01 (UTC), shifted and scaled like others.
 """
-Rule = tuple[str, Callable[[Any], bool]]  # what a value must be, in words, and its test
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can stand in a schema: printable, without spaces around it."""
+    return bool(text) and text.isprintable() and text == text.strip()
+
+
+def _names(names: tuple[str, ...]) -> tuple[str, ...]:
+    if not (names and all(map(is_name, names)) and len(set(names)) == len(names)):
+        raise ValueError(
+            "must be different names, printable and without spaces around them"
+        )
+    return names
+
+
+def _column(name: str) -> str:
+    if not is_name(name) or name in RESERVED:
+        raise ValueError(
+            f"must be the name of a column of nodes, none of {', '.join(RESERVED)}"
+        )
+    return name
+
+
+_Names = Annotated[
+    tuple[str, ...],
+    Strict(False),
+    Field(max_length=MOST_CATEGORIES),
+    AfterValidator(_names),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +107,15 @@ class Feature:
         "refuse" missing values, or encode them as zeros with an "indicator" column.
     """
 
-    column: str
-    kind: str
+    __pydantic_config__ = _STRICT
+
+    column: Annotated[str, AfterValidator(_column)]
+    kind: Literal["number", "category", "date"]
     shift: float = 0.0
-    scale: float = 1.0
-    categories: tuple[str, ...] = ()
+    scale: Annotated[float, Field(gt=0)] = 1.0
+    categories: _Names = ()
     other: bool = False
-    missing: str = REFUSE
+    missing: Missing = REFUSE
 
     @property
     def width(self) -> int:
@@ -155,7 +203,8 @@ def to_toml(schema: Schema) -> str:
         (["", "[target]"], target),
     ]
     for feature in schema.features:
-        keys = _feature_rules(feature.kind)
+        own = ("categories", "other") if feature.kind == CATEGORY else _OF_NUMBERS
+        keys = ("column", "kind", *own, "missing")
         sections.append((["", "[[feature]]"], {k: getattr(feature, k) for k in keys}))
     return "".join(
         f"{line}\n"
@@ -167,82 +216,67 @@ def to_toml(schema: Schema) -> str:
     )
 
 
-def is_name(text: object) -> bool:
-    """Whether a text can stand in a schema: printable, without spaces around it."""
-    return (
-        isinstance(text, str)
-        and bool(text)
-        and text.isprintable()
-        and text == text.strip()
-    )
+class _Target(BaseModel):
+    """The section ``[target]``."""
+
+    model_config = _STRICT
+
+    kind: _TargetKind
+    columns: _Names
+    classes: _Names = ()
 
 
-def _one_of(*allowed: str) -> Rule:
-    return " or ".join(map(repr, allowed)), lambda v: v in allowed
+class _File(BaseModel):
+    """A schema file as it is written."""
 
+    model_config = _STRICT
 
-def _are_names(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and 0 < len(value) <= MOST_CATEGORIES
-        and all(map(is_name, value))
-        and len(set(value)) == len(value)
-    )
+    format: Literal[1]
+    dataset: Literal["graphs-csv", "graph-csv"]
+    target: _Target
+    feature: Annotated[list[Feature], Field(max_length=MOST_COLUMNS)] = []
+    degree: Annotated[int, Field(ge=1, le=MOST_DEGREE)] = 0
+    outside: Literal["drop"] | None = None
 
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-_NAMES: Rule = (
-    "a list of different names, printable and without spaces around them, at most"
-    f" {MOST_CATEGORIES}",
-    _are_names,
-)
-_OF_FILE: dict[str, Rule] = {  # keys above the first section
-    "format": (
-        f"{FORMAT}, the one that this version reads",
-        lambda v: type(v) is int and v == FORMAT,
-    ),
-    "dataset": _one_of(GRAPHS_CSV, GRAPH_CSV),
-    "degree": (
-        f"an int from 1 to {MOST_DEGREE}",
-        lambda v: type(v) is int and 1 <= v <= MOST_DEGREE,
-    ),
-    "outside": (f"{DROP!r}, or left out", lambda v: v == DROP),
-    "target": ("a table [target]", lambda v: isinstance(v, dict)),
-    "feature": (
-        f"tables, each below a line [[feature]], {MOST_COLUMNS} at most",
-        lambda v: (
-            isinstance(v, list)
-            and len(v) <= MOST_COLUMNS
-            and all(isinstance(one, dict) for one in v)
-        ),
-    ),
-}
-_OF_TARGET: dict[str, Rule] = {
-    "kind": _one_of(*TARGET_KINDS),
-    "columns": _NAMES,
-    "classes": _NAMES,
-}
-
-
-def _feature_rules(kind: object) -> dict[str, Rule]:
-    """Return the keys of a feature of some kind, in the order of a file."""
-    first: dict[str, Rule] = {
-        "column": (
-            f"the name of a column of nodes, none of {', '.join(RESERVED)}",
-            lambda v: is_name(v) and v not in RESERVED,
-        ),
-        "kind": _one_of(NUMBER, CATEGORY, DATE),
-    }
-    if kind == CATEGORY:
-        is_flag: Rule = "true or false", lambda v: isinstance(v, bool)
-        first |= {"categories": _NAMES, "other": is_flag}
-    else:
-        is_scale: Rule = "a finite number > 0", lambda v: _is_number(v) and v > 0
-        first |= {"shift": ("a finite number", _is_number), "scale": is_scale}
-    return {**first, "missing": _one_of(REFUSE, INDICATOR)}
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        target, names = self.target, [f.column for f in self.feature]
+        is_nodes, has_classes = self.dataset == GRAPH_CSV, target.kind == "classes"
+        if is_nodes and not (has_classes and target.columns == (LABEL,)):
+            raise ValueError(
+                f"kind of [target] must be 'classes', and columns [{LABEL!r}], for"
+                f" {GRAPH_CSV}, got {target.kind!r} and {list(target.columns)}"
+            )
+        if has_classes and (len(target.columns) > 1 or len(target.classes) < 2):
+            raise ValueError(
+                "[target] must have one column, and two classes or more, if kind is"
+                " 'classes'"
+            )
+        if target.classes and not has_classes:
+            raise ValueError(
+                f"classes of [target] must be left out if kind is {target.kind!r}"
+            )
+        for number, one in enumerate(self.feature, 1):
+            place, is_category = f"[[feature]] {number}", one.kind == CATEGORY
+            if names.count(one.column) > 1 or (is_nodes and one.column == LABEL):
+                raise ValueError(
+                    f"column {one.column!r} of {place} must be of no other feature,"
+                    " and not what is predicted"
+                )
+            is_scaled = (one.shift, one.scale) != (0, 1)
+            if (is_category is not bool(one.categories)) or (
+                is_scaled if is_category else one.other
+            ):
+                raise ValueError(
+                    f"categories of {place} must be there, other may, and shift and"
+                    f" scale must not, if and only if kind is {CATEGORY!r}"
+                )
+        if bool(self.degree) == bool(self.feature):
+            raise ValueError(
+                "degree must be there, as an int such as 16, if and only if there is no"
+                " [[feature]]"
+            )
+        return self
 
 
 def read_schema(path: Path) -> Schema:
@@ -252,7 +286,7 @@ def read_schema(path: Path) -> Schema:
     ------
     DataError
         It is missing; or ConfigError, it is no TOML; or something in it is wrong. The
-        message names the file, the line, the key and the cure.
+        message names the file, the key, what it must be, what it is, and the cure.
     """
     if not path.is_file():
         raise DataError(
@@ -260,111 +294,41 @@ def read_schema(path: Path) -> Schema:
             " this place, or make one from one site's data: python -m"
             f" fedgraph_flwr.site schema {path.parent} --out {path}"
         )
-    top = _Section(path, read_toml(path))
-    top.check(_OF_FILE, "format", "target")
-    target = _Section(path, top.values["target"], "[target]")
-    target.check(_OF_TARGET, "kind", "columns")
-    given = [
-        _Section(path, values, "[[feature]]", number)
-        for number, values in enumerate(top.values.get("feature", []), 1)
-    ]
-    features = [_feature(section) for section in given]
-    top.check(_OF_FILE, "dataset")
-    schema = Schema(
-        dataset=top.values["dataset"],
-        target_kind=target.values["kind"],
-        targets=tuple(target.values["columns"]),
-        classes=tuple(target.values.get("classes", ())),
-        features=tuple(features),
-        degree=top.values.get("degree", 0),
-        drops_outside="outside" in top.values,
+    try:
+        text = json.dumps(read_toml(path), default=str)  # JSON has no Python classes
+        found = _File.model_validate_json(text)
+    except ValidationError as error:
+        raise DataError(f"{path}: {_first_problem(error)}") from error
+    return Schema(
+        dataset=found.dataset,
+        target_kind=found.target.kind,
+        targets=found.target.columns,
+        classes=found.target.classes,
+        features=tuple(found.feature),
+        degree=found.degree,
+        drops_outside=found.outside == DROP,
     )
-    is_nodes, names = schema.dataset == GRAPH_CSV, [f.column for f in features]
-    if is_nodes and schema.target_kind != "classes":
-        raise target.wrong("kind", f"'classes' for {GRAPH_CSV}")
-    if is_nodes and schema.targets != (LABEL,):
-        raise target.wrong("columns", f"[{LABEL!r}] for {GRAPH_CSV}")
-    if schema.target_kind == "classes" and len(schema.targets) > 1:
-        raise target.wrong("columns", "one column if they are classes")
-    if schema.target_kind == "classes" and len(schema.classes) < 2:
-        raise target.wrong("classes", "two classes or more")
-    if schema.target_kind != "classes" and schema.classes:
-        raise target.wrong("classes", f"left out if kind is {schema.target_kind!r}")
-    for section, name in zip(given, names, strict=True):
-        if names.index(name) != section.number - 1:
-            raise section.wrong("column", "a column that no other feature has")
-        if is_nodes and name in schema.targets:
-            raise section.wrong("column", "no column of [target]: it is the answer")
-    if bool(schema.degree) == bool(features):
-        cure = "an int such as 16, or add a [[feature]]"
-        if features:
-            cure = "there if and only if there is no [[feature]]: delete it, or all"
-            cure += " features"
-        raise top.wrong("degree", cure)
-    return schema
 
 
-def _feature(section: _Section) -> Feature:
-    rules = _feature_rules(section.values.get("kind"))
-    needed = ("column", "kind", *(["categories"] if "categories" in rules else []))
-    section.check(rules, *needed)
-    found = dict(section.values)
-    found |= {key: float(found[key]) for key in ("shift", "scale") if key in found}
-    return Feature(**found | {"categories": tuple(found.get("categories", ()))})
-
-
-class _Section:
-    """One table of the file; every complaint names its line.
-
-    ``number`` counts the tables of one heading, which is "" for the file itself.
-    """
-
-    def __init__(
-        self, path: Path, values: Mapping[str, Any], heading: str = "", number: int = 1
-    ) -> None:
-        self._path, self._heading = path, heading
-        self.values, self.number = values, number
-
-    def check(self, rules: Mapping[str, Rule], *needed: str) -> None:
-        """Refuse values that are wrong, keys without a rule, and a lack of others."""
-        for key, (allowed, holds) in rules.items():
-            if not holds(self.values[key]) if key in self.values else key in needed:
-                raise self.wrong(key, allowed)
-        for key in self.values:
-            if key not in rules and key in _OF_FILE:
-                raise self._refuse(
-                    key,
-                    f"{key} is a key of the file, not of a section; move this line"
-                    " above the first section, that is [target]",
-                )
-            if key not in rules:
-                raise self._refuse(
-                    key,
-                    f"unknown key {shown(key)}; delete it, or correct it to one of"
-                    f" {', '.join(rules)}",
-                )
-
-    def wrong(self, key: str, allowed: str) -> DataError:
-        """Say what a key must be, what it is, and the cure."""
-        got = shown(self.values[key]) if key in self.values else "nothing"
-        return self._refuse(key, f"{key} must be {allowed}, got {got}; correct it")
-
-    def _refuse(self, key: str, problem: str) -> DataError:
-        number = f" {self.number}" * (self._heading == "[[feature]]")
-        where = f"{self._heading or 'the file'}{number}"
-        return DataError(f"{self._path}, line {self._line_of(key)}: {where}: {problem}")
-
-    def _line_of(self, key: str) -> int:
-        """Line of a key, or of the heading."""
-        seen, place, inside = 0, 1, not self._heading
-        lines = self._path.read_text(encoding="utf-8").splitlines()
-        for n, line in enumerate(lines, 1):
-            words = "".join(line.split())
-            if words.startswith("["):
-                same = bool(self._heading) and words.startswith(self._heading)
-                seen += same
-                inside = same and seen == self.number
-                place = n if inside else place
-            elif inside and words.startswith(f"{key}="):
-                return n
-        return place
+def _first_problem(error: ValidationError) -> str:
+    """Say what the first wrong key is, what it must be, what it is, and the cure."""
+    found = error.errors(include_url=False)
+    first = min(found, key=lambda one: one["type"] not in _UNKNOWN)
+    says = first["msg"].removeprefix("Value error, ")
+    place, where = list(first["loc"]), "the file"
+    if not place:
+        return f"{says}; correct it"
+    if len(place) > 1:
+        where = f"[{place.pop(0)}]"
+    if where == "[feature]":
+        where = f"[[feature]] {int(place.pop(0)) + 1}"
+    key = place[0] if place else "it"
+    if first["type"] in _UNKNOWN:
+        return (
+            f"{where}: unknown key {shown(key)}; delete it, or move it above the first"
+            " section, that is [target], if it is a key of the file"
+        )
+    is_there = first["type"] != "missing"
+    must = says.replace("Input should be", "must be") if is_there else "must be there"
+    got = shown(first["input"]) if is_there else "nothing"
+    return f"{where}: {key} {must}, got {got}; correct it"
