@@ -17,7 +17,30 @@ from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve, tables
 
 FIELDS = {k: f for table in tables() for k, f in table.config_fields().items()}
-BAD = [(k, bad) for k, f in FIELDS.items() for bad in f.metadata["rule"].bad_values()]
+
+
+def bad_values(rule: Rule) -> list[object]:
+    """Values that must be refused."""
+    if rule.kind is bool:
+        return [1, "true"]
+    if rule.kind is str and rule.allows(
+        3
+    ):  # a text in which a number stands for itself
+        return [True, 1.5, -1, "no/such"]
+    if rule.kind is str:
+        closed = rule.choices or rule.absolute or rule.pattern
+        return [3, *(["no/such"] if closed else [])]
+    bad: list[object] = ["12", True, math.nan, math.inf]
+    if rule.kind is int:
+        bad.append(1.5)
+    if rule.low > -math.inf:
+        bad.append(int(rule.low) - 1)
+    if rule.high < math.inf:
+        bad.append(int(rule.high) + 1)
+    return bad
+
+
+BAD = [(k, v) for k, f in FIELDS.items() for v in bad_values(f.metadata["rule"])]
 
 
 def refuse(match: str, **overrides) -> None:
