@@ -28,6 +28,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.process import end_with_parent
-from fedgraph_flwr.core.rules import Value
+from fedgraph_flwr.core.rules import read_toml
 
 from .leak_game import Floats, Setting, Sight, known_game, play_part, ratios
 from .markup import consoles, count_table
@@ -57,13 +58,8 @@ SIMULATED = 20  # attacks of each
 CHUNK = 25  # trials; they travel between processes with their updates
 CLIP = 4.0  # standard deviations: Adam's first step has coordinates of hardly any
 ATTACKS = ("view", "upload", "metrics")
-# Rows of a method: without noise, and with. Methods that are not here have one of each.
-ROWS: Mapping[str, tuple[dict[str, Value], Mapping[str, dict[str, Value]]]] = {
-    "fgcl": (
-        {"fgcl.views": "clean"},
-        {"Fed+Noise": {"fgcl.views": "one"}, "FGCL": {"fgcl.views": "two"}},
-    )
-}
+# Rows of a method: without noise, and with. Other methods have one of each.
+ROWS: Mapping[str, Mapping[str, Any]] = read_toml(Path(__file__).with_suffix(".toml"))
 
 
 class Verdict(NamedTuple):
@@ -313,9 +309,9 @@ def attack_all(options: argparse.Namespace) -> tuple[list[Row], float]:
     """Attack every setting asked for; rows, and the level of each lower bound."""
     base = {"method": options.method, "dataset": options.dataset}
     base |= {"features": options.features, **dict(options.set)}
-    clean, noisy = ROWS.get(options.method, ({}, {options.method: {}}))
-    plan = [("clean", 0.0, clean)]
-    for name, own in noisy.items():
+    kinds = ROWS.get(options.method, {"clean": {}, "noisy": {options.method: {}}})
+    plan = [("clean", 0.0, kinds["clean"])]
+    for name, own in kinds["noisy"].items():
         plan += [
             (name, e, {**own, "privacy.edge-epsilon": e}) for e in options.epsilons
         ]
@@ -383,7 +379,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--dataset", default="BACE")
-    add("--method", default="fgcl")
+    add("--method", default=next(iter(ROWS)))
     add("--features", default="atoms-no-degree")
     add("--client", type=int, default=0, help="whose graphs")
     add("--epsilons", type=float, nargs="+", default=[0.1, 1.0, 10.0], help="of a view")

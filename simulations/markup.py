@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import fill
 
@@ -125,20 +124,6 @@ def count_table(headings: Sequence[str], rows: Iterable[Iterable[object]]) -> li
     """Lines of a GitHub table of names and, in all columns but the first, numbers."""
     is_text = [True] + [False] * (len(headings) - 1)
     return pipe_table(headings, is_text, (map(str, cells) for cells in rows))
-
-
-def tally(
-    heading: str, columns: Sequence[str], items: Iterable[tuple[str, Mapping[str, int]]]
-) -> str:
-    """Add up the numbers of items by name, and of all, as a Markdown table."""
-    sums: dict[str, Counter[str]] = {}
-    whole = Counter[str]()
-    for name, numbers in items:
-        sums.setdefault(name, Counter()).update(numbers)
-        whole.update(numbers)
-    named = {**sums, "**sum**": whole}.items()
-    rows = [[name, *(numbers[c] for c in columns)] for name, numbers in named]
-    return "\n".join(count_table([heading, *columns], rows)) + "\n"
 
 
 def _pipes(cells: Iterable[str]) -> str:

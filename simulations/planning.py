@@ -11,11 +11,12 @@ import logging
 import math
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fedgraph_flwr.core.command import handled_signals
 from fedgraph_flwr.core.process import in_own_process, memory_share, resident_bytes
 from fedgraph_flwr.core.rules import Value
+from fedgraph_flwr.core.words import duration
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import read_times
 
@@ -28,53 +29,20 @@ _MORE = 48  # clients that the second probe adds at most
 _MORE_S = 10.0  # and about how long these may train
 
 
-@dataclass(frozen=True, kw_only=True)
-class Probe:
-    """What a few clients took.
-
-    Parameters
-    ----------
-    clients : tuple of int
-        Who trained.
-    seconds : float
-        Computing time of one client in a round, mean.
-    peak_bytes : int
-        Most memory that the process held, server included.
-    kept_bytes : int
-        Memory that it held at the end, with all it keeps of the clients.
-    """
+class Probe(NamedTuple):
+    """What a few clients took; memory is that of the process, server included."""
 
     clients: tuple[int, ...]
-    seconds: float
+    seconds: float  # computing time of one client in a round, mean
     peak_bytes: int
-    kept_bytes: int
+    kept_bytes: int  # at the end, with all that is kept of the clients
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Estimates for one run.
+class Plan(NamedTuple):
+    """Estimates for one run; memory is that of all processes together."""
 
-    Parameters
-    ----------
-    actors : int
-        Processes that train at the same time.
-    nodes : int
-    memory_bytes : float
-        Of all processes together.
-    round_seconds : float
-    rounds : int
-    """
-
-    actors: int
-    nodes: int
     memory_bytes: float
     round_seconds: float
-    rounds: int
-
-    @property
-    def seconds(self) -> float:
-        """All rounds, and an evaluation as long as one at most."""
-        return self.round_seconds * (self.rounds + 1)
 
 
 @handled_signals()
@@ -129,7 +97,6 @@ def estimate(
     *,
     num_clients: int,
     clients_per_round: int,
-    rounds: int,
     nodes: int,
     actors: int,
     processes: int,
@@ -157,13 +124,7 @@ def estimate(
     memory = processes * few.peak_bytes + messages * max(0, clients_per_round - probed)
     memory += actors * min(kept * (num_clients - probed), memory_share())
     per_node = math.ceil(clients_per_round / nodes)
-    return Plan(
-        actors=actors,
-        nodes=nodes,
-        memory_bytes=memory,
-        round_seconds=math.ceil(nodes / actors) * per_node * more.seconds,
-        rounds=rounds,
-    )
+    return Plan(memory, math.ceil(nodes / actors) * per_node * more.seconds)
 
 
 def describe_plan(
@@ -187,35 +148,30 @@ def describe_plan(
         fit = int(_MORE_S / (_ROUNDS * few.seconds)) if few.seconds else _MORE
         at_most = _FEW + min(max(fit, _FEW), _MORE)
         more = in_own_process(probe, dict(overrides), at_most)
+    rounds = settings.num_server_rounds
+    nodes = 1 if engine == "inline" else min(nodes, settings.num_clients)
     plan = estimate(
         few,
         more,
         num_clients=settings.num_clients,
         clients_per_round=settings.clients_per_round,
-        rounds=settings.num_server_rounds,
-        nodes=1 if engine == "inline" else min(nodes, settings.num_clients),
+        nodes=nodes,
         actors=actors,
         processes=processes,
     )
     return "\n".join(
         [
             f"plan of {settings.method} on {settings.dataset}:"
-            f" {settings.num_clients} clients, {plan.rounds} rounds, engine {engine}",
-            f"  actors  {plan.actors}, for {plan.nodes} nodes{where}",
+            f" {settings.num_clients} clients, {rounds} rounds, engine {engine}",
+            f"  actors  {actors}, for {nodes} nodes{where}",
             f"  memory  about {plan.memory_bytes / 1e9:.1f} GB, of which each process"
             f" {few.peak_bytes / 1e9:.1f} GB before it has loaded all clients",
-            f"  time    about {duration(plan.seconds)}, or {plan.round_seconds:.2f} s"
-            " per round",
+            # All rounds, and an evaluation as long as one at most.
+            f"  time    about {duration(plan.round_seconds * (rounds + 1))}, or"
+            f" {plan.round_seconds:.2f} s per round",
             f"Estimates from round {_ROUNDS} of {len(more.clients)} clients,"
             f" {more.seconds:.3f} s each, on this machine as busy as it is now."
             " Start-up, the server's work and Flower's own processes and messages come"
             " on top.",
         ]
     )
-
-
-def duration(seconds: float) -> str:
-    """Write seconds as people say them: ``"45 s"``, ``"12 min"``, ``"3.4 h"``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

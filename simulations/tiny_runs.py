@@ -25,7 +25,7 @@ from datasets.splits import mask_tasks
 from datasets.synthetic import generate_client
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphPartition
-from fedgraph_flwr.core.rules import Value
+from fedgraph_flwr.core.rules import Value, read_toml
 from fedgraph_flwr.core.tasks import (
     GRAPH_EMBEDDING,
     MULTI_TASK_CLASSIFICATION,
@@ -70,19 +70,9 @@ OF_TASK: Mapping[str, Mapping[str, Value]] = {
         "local-epochs": 2,  # of one step each, the first where nothing has drifted yet
     },
 }
-_SOON: Mapping[str, Value] = {"gcfl.min-round": 0, "gcfl.seq-length": 2}
-_SPLITS: Mapping[str, Value] = {
-    "gcfl.mean-norm-threshold": 1.0,
-    "gcfl.max-norm-threshold": 0.0,
-}
-OF_METHOD: Mapping[str, Mapping[str, Value]] = {
-    "gcfl": _SOON,
-    "gcfl+": _SOON,
-    "gcfl+ multi-task": {**_SOON, **_SPLITS},
-    "fgcl": {"privacy.edge-epsilon": 2.0, "fgcl.num-negatives": 3},
-    "fedsage+": {"fedsage-plus.rounds": 3},
-    "adafgl": {"adafgl.federated-rounds": 2, "adafgl.personal-epochs": 2},
-}
+OF_CASE: Mapping[str, Mapping[str, Value]] = read_toml(
+    Path(__file__).with_suffix(".toml")
+)
 
 
 def row(case: str) -> MethodOnTask:
@@ -98,7 +88,7 @@ def own(case: str) -> dict[str, Value]:
     method, _, key = case.partition(" ")
     named = {"method": method} | ({"task": key} if key else {})
     of_task = OF_TASK.get(row(case).task.name, {})
-    return {**of_task, **named, **OF_METHOD.get(case, {})}
+    return {**of_task, **named, **OF_CASE.get(case, {})}
 
 
 def tiny(case: str, **overrides: Value) -> dict[str, Value]:

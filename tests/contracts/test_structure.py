@@ -28,8 +28,6 @@ PAPERS = {n.rstrip("+").replace("-", "-?") for n in METHODS} - {"local", "fedavg
 NAMED = re.compile("|".join(sorted(PAPERS)), re.IGNORECASE)
 EXEMPT = {  # stems
     "config",  # the method that a run takes if it names none
-    "leaks",  # attacks the noise of one
-    "tiny_runs",  # settings of single methods
 }
 
 

@@ -19,7 +19,7 @@ FEW = Probe(
 MORE = Probe(
     clients=(0, 2, 5, 7, 9), seconds=0.5, peak_bytes=410_000_000, kept_bytes=394_000_000
 )
-ALONE = {"rounds": 1, "nodes": 1, "actors": 1, "processes": 1}
+ALONE = {"nodes": 1, "actors": 1, "processes": 1}
 
 
 @pytest.fixture
@@ -38,14 +38,12 @@ def test_time_and_memory_by_hand():
         MORE,
         num_clients=10,
         clients_per_round=8,
-        rounds=19,
         nodes=4,
         actors=2,
         processes=3,
     )
     # An actor serves 2 of 4 nodes in turn; a node asks 2 clients at most.
     assert plan.round_seconds == 2 * 2 * 0.5
-    assert plan.seconds == 20 * 2.0
     # A client costs 5 MB, of which an actor keeps 2; 7 more are kept, 5 more answer.
     assert plan.memory_bytes == 3 * 400e6 + 2 * 7 * 2e6 + 5 * 3e6
 
@@ -102,6 +100,7 @@ def test_a_plan_counts_the_server_and_takes_a_second_probe(monkeypatch):
     assert asked == [3, 3 + 8]  # 10 s for two rounds of 0.6 s
     assert "actors  2, for 4 nodes where this machine has 2 core(s)" in told
     assert "about 1.2 GB" in told  # three processes of 0.4 GB
+    assert "time    about 1:42, or 2.00 s per round" in told  # 50 and one
 
 
 def test_a_probe_takes_all_clients_into_each_round(toy_data, monkeypatch):
@@ -133,13 +132,6 @@ def test_without_a_cluster_the_machine_is_this_one(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 7)
     assert [cpus for cpus, _ in actors.machines()] == [7]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(45.2, "45 s"), (720.0, "12 min"), (12240.0, "3.4 h")]
-)
-def test_durations_as_people_say_them(seconds, words):
-    assert planning.duration(seconds) == words
 
 
 @pytest.mark.usefixtures("toy_data", "in_this_process")
