@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from threading import Thread
 
 import pytest
 
@@ -22,7 +24,7 @@ from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import load_summary
 from simulations.presets import list_presets
-from simulations.run import main, named, parse_assignment, parse_seeds, plan
+from simulations.run import execute, main, named, parse_assignment, parse_seeds, plan
 
 
 @pytest.fixture
@@ -216,6 +218,25 @@ def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, sign, wh
     assert sorted(s["seed"] for s in begun) == [1, 2]
     assert {s["error"] for s in begun} == {f"RunFailedError: {BY_HAND}"}
     assert log_file.read_text().count("stopped; to go on: resume=") == 2
+
+
+def test_a_run_whose_process_is_killed_fails_alone(tmp_path):
+    sets = {"method": "fedavg", "dataset": "synthetic", "num-server-rounds": 1000}
+    sets |= {"results-dir": f"{tmp_path}/results", "state-dir": f"{tmp_path}/state"}
+    how = argparse.Namespace(jobs=2, engine="inline", nodes=1)
+    outcomes = execute([{**sets, "seed": seed} for seed in (1, 2)], how)
+
+    def kill_one():
+        while len(children := multiprocessing.active_children()) < 2:
+            time.sleep(0.05)
+        children[0].kill()
+
+    Thread(target=kill_one, daemon=True).start()
+    _, outcome = next(outcomes)
+    assert str(outcome) == "its process ended with exit code -9"
+    (other,) = multiprocessing.active_children()
+    outcomes.close()  # as the command does that is stopped
+    assert not other.is_alive()
 
 
 def test_presets_can_be_cut_by_head():
