@@ -15,10 +15,11 @@ from fedgraph_flwr.core.errors import ConfigError, DataError
 from ..catalog import find_dataset, has_own_graphs, has_schema
 from ..molecules import SMILES_CSV, MoleculeBuilder, warn_once
 from ..public.tu import load_tu
-from ..smiles_table import find_column, read_table
 from ..tabular.encode import first_few
 from ..tabular.schema_file import GRAPHS_CSV, SCHEMA_FILE, read_schema
+from ..tabular.table import read_uneven
 from .graph_tables import build
+from .smiles import find_column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +117,7 @@ def _only_csv(path: Path) -> Path:
 
 
 def _molecules(settings: RunSettings, path: Path, tasks: list[str]) -> NewItems:
-    rows, odd = read_table(path)
+    rows, odd = read_uneven(path)
     column = settings.csv_smiles_column
     find_column(column, rows, "csv-smiles-column", path)
     builder = MoleculeBuilder(as_written=settings.dataset != SMILES_CSV)

@@ -26,7 +26,7 @@ from ..cache import (
     unpack_gzip,
 )
 from ..molecules import MoleculeBuilder, Molecules, fingerprint, list_all, warn_once
-from ..smiles_table import read_table
+from ..tabular.table import read_uneven
 
 log = logging.getLogger("flwr.fedgraph")
 
@@ -160,7 +160,9 @@ def _convert(name: str, path: Path) -> Molecules:
         digest = checksum([path])
         if not path.read_bytes().endswith(b"\n"):
             raise DataError(f"{path} is empty or cut off: fetch the data set again")
-        rows, _ = read_table(path)
+        rows, odd = read_uneven(path)
+        for row, why in odd.items():
+            raise ValueError(f"line {rows.lines[row]} has {why}")
         columns = list(rows.cells)
         tasks = columns[raw.labels]
         smiles = rows.cells[columns[raw.smiles]]

@@ -180,6 +180,25 @@ def check_columns(
     raise DataError(f"{path}, line 1: {wrong}")
 
 
+def read_uneven(path: Path) -> tuple[Rows, dict[int, str]]:
+    """Read a CSV file, and say what is wrong with rows of another width, by place.
+
+    Such rows have empty cells. A column may have no name, as an index of pandas.
+    """
+    read = read_csv(path, may_vary=True)
+    _, columns = next(read, (0, []))
+    check_columns(path, columns, may_lack=True)
+    odd: dict[int, str] = {}
+
+    def filled() -> Iterator[tuple[int, list[str]]]:
+        for at, (line, cells) in enumerate(read):
+            if len(cells) != len(columns):
+                odd[at] = f"{len(cells)} cells, the header has {len(columns)}"
+            yield line, [""] * len(columns) if at in odd else cells
+
+    return as_rows(columns, filled()), odd
+
+
 @contextmanager
 def unchanged(place: Path, before: str, digest: Callable[[], str]) -> Iterator[None]:
     """Refuse what was read of files whose digest is another after it than before.

@@ -6,7 +6,7 @@ import pytest
 
 from datasets.own.graph_tables import build
 from datasets.own.infer import infer_schema
-from datasets.smiles_table import CsvFormat, build_from_csv
+from datasets.own.smiles import CsvFormat, build_from_csv
 from examples import fold_edges
 from simulations.example_data import BAD_SITE, BANKS, LABS, SITES, main
 

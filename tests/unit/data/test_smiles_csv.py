@@ -12,8 +12,7 @@ import toys
 
 import datasets
 from datasets.molecules import warn_once
-from datasets.own.smiles import _tell_columns, load_client_file
-from datasets.smiles_table import build_from_csv
+from datasets.own.smiles import _tell_columns, build_from_csv, load_client_file
 from fedgraph_flwr.core.data import SPLITS
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.resolve import defaults, resolve
