@@ -25,8 +25,7 @@ from .diffusion import load_diffusion
 from .molecules import LEFT_OUT, SMILES_CSV
 from .own.load import (
     count_clients,
-    list_bad_rows,
-    list_remarks,
+    list_faults,
     name_items,
     read_schema_text,
     use_schema,
@@ -60,8 +59,7 @@ __all__ = [
     "is_published",
     "is_users",
     "label_kind",
-    "list_bad_rows",
-    "list_remarks",
+    "list_faults",
     "list_unread",
     "load_diffusion",
     "load_new",

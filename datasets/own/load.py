@@ -182,23 +182,19 @@ def read_schema_text(settings: RunSettings) -> str:
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def list_bad_rows(settings: RunSettings, client_id: int) -> list[str]:
-    """Rows of a client's tables that are left out, and why; empty for other data."""
+def list_faults(settings: RunSettings, client_id: int) -> tuple[list[str], list[str]]:
+    """List rows of own data that are left out, and columns that may mean another thing.
+
+    Both are empty for other data.
+    """
     if settings.dataset == SMILES_CSV:
+        found = load_client_file(settings, client_id)
         name = client_file(settings, client_id).name
-        return list_all(load_client_file(settings, client_id).bad, f"{name}, line")
+        return list_all(found.bad, f"{name}, line"), list(found.remarks)
     if settings.dataset not in OWN_TABLES:
-        return []
-    return list(load_own(settings, client_id)[1].bad)
-
-
-def list_remarks(settings: RunSettings, client_id: int) -> list[str]:
-    """Columns of own data with cells that may mean something else."""
-    if settings.dataset == SMILES_CSV:
-        return list(load_client_file(settings, client_id).remarks)
-    if settings.dataset not in OWN_TABLES:
-        return []
-    return list(load_own(settings, client_id)[1].remarks)
+        return [], []
+    data = load_own(settings, client_id)[1]
+    return list(data.bad), list(data.remarks)
 
 
 def name_items(

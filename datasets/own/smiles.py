@@ -52,7 +52,7 @@ _CURES["binary"] = (
     f"{_CURES['regression']}; or set csv-label-kind to 'regression' where labels are"
     " any numbers"
 )
-_FEWEST_IDS, _DIGITS = 3, 18
+_FEWEST_IDS = 3
 _INDEX = "unnamed: 0"  # pandas' name for an index that was written without one
 _ID_WORDS = ("id", "index", "no", "num", "nr", "number", "row", "cid")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Za-z][a-z]*")
@@ -378,7 +378,7 @@ def _is_id(name: str, cells: Sequence[str]) -> bool:
         return True
     if len(cells) < _FEWEST_IDS or not all(c.isascii() and c.isdigit() for c in cells):
         return False
-    numbers = [int(cell[:_DIGITS]) for cell in cells]
+    numbers = [int(cell) for cell in cells]
     ascends = all(a < b for a, b in pairwise(numbers))
     return ascends or (len(set(numbers)) == len(numbers) and _is_called_id(name))
 

@@ -370,9 +370,9 @@ def _look_at_rows(
 
     Such rows are a problem if the run refuses them (``csv-bad-rows``).
     """
-    for text in datasets.list_remarks(settings, client):
+    bad, remarks = datasets.list_faults(settings, client)
+    for text in remarks:
         table.add("cells", f"note: {text}")
-    bad = datasets.list_bad_rows(settings, client)
     if not bad:
         return
     count = datasets.count_rows(bad)

@@ -207,6 +207,7 @@ def test_data_folder_is_only_read(folder):
         (BBBP.rstrip(), r"BBBP.csv is empty or cut off"),
         ("", r"BBBP.csv is empty or cut off"),
         ("num,name,p_np,smiles\n1,a,x,CC\n", r"'BBBP' in .*BBBP.csv cannot be read"),
+        ("num,name,p_np,smiles\n1,a,1,CC\n2,b,1\n", r"line 3 has 3 cells, the header"),
     ],
 )
 def test_bad_files_are_named(folder, text, message):

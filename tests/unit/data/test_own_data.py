@@ -118,15 +118,6 @@ def test_a_file_of_a_spreadsheet(tmp_path):
     assert data.y.tolist() == [0, 1, 0]
 
 
-def test_more_empty_lines_than_a_block_end_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.tabular.table._SOME", 2)
-    nodes = own_files.NODES.replace("g2,c", "\n\n\n\n\n\ng2,c")
-    data, _ = made(own_files.write(tmp_path, nodes=nodes))
-    plain, _ = made(own_files.write(tmp_path))
-    assert np.array_equal(data.x, plain.x)
-    assert np.array_equal(data.edge_index, plain.edge_index)
-
-
 def test_a_graph_with_a_bad_row_is_left_out_with_all_it_has(tmp_path):
     nodes = own_files.NODES.replace("g2,c,50", "g2,c,fifty")
     data, names = made(own_files.write(tmp_path, nodes=nodes))
