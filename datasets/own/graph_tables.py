@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,31 +42,68 @@ from ..tabular.schema_file import GRAPHS_CSV, KEYS, SPLIT, Schema
 from ..tabular.table import Table, Tables, unchanged
 from .folder_tables import find_tables
 
+_VERSION = 8  # part of every fingerprint: raise it when tables are read otherwise
+_SHORT = 12  # digits of a hash
+
 
 @dataclass(frozen=True, kw_only=True)
-class RawGraphs:
-    """Graphs as they stand in the tables; the fields are as in ``OwnData``.
+class OwnData:
+    """The graphs of one folder, as cached; further fields are those of ``GraphSet``.
 
-    ``names``: of each graph, or of each node of the one graph.
+    Parameters
+    ----------
+    y
+        Of one graph it has the class of each node, -1 where it is missing.
+    unused : str
+        Names no column.
+    tasks : list of str
+        Names of the columns of ``y``; empty if graphs or nodes have a class.
+    row : int64 array, shape (num_graphs,) or (num_nodes,)
+        Row of each graph or node in its table, from 0, the header not counted.
+    role : int8 array, of the same shape
+        0 train, 1 val, 2 test, -1 where the table says nothing.
+    bad : list of str
+        Rows that were left out: file, line, column, what is wrong, cure.
+    not_used, dropped, left_out, remarks : list of str
+        Columns and files; kinds of rows of edges that make no edge; shares of the
+        tables, e.g. "4.6 % of edges"; cells and names that may mean something else.
     """
 
+    name: str = ""
     x: NDArray[np.generic]
     edge_index: NDArray[np.int32]
     node_ptr: IntArray
     edge_ptr: IntArray
     y: NDArray[Any]
+    num_features: int = 0
+    num_classes: int = 0
+    columns: str = ""
+    unused: str = ""
+    classes: Sequence[str] = ()
+    tasks: Sequence[str] = ()
     row: IntArray
     role: NDArray[np.int8]
-    names: list[str]
+    raw_sha256: str = ""
+    bad: Sequence[str] = ()
+    not_used: Sequence[str] = ()
     has_split: bool
     dropped: list[str]
-    left_out: list[LeftOut]
-    notes: list[str]
+    left_out: list[str]
+    remarks: list[str]
+
+    def graphs(self) -> GraphSet:
+        """All of them, arrays as they are."""
+        names = [f.name for f in fields(GraphSet) if f.name != "is_undirected"]
+        found = {name: getattr(self, name) for name in names}
+        return GraphSet(**found, is_undirected=True)
+
+
+Read = tuple[OwnData, list[str], list[LeftOut]]  # with names of graphs or nodes
 
 
 def read_graphs(
     tables: Tables, schema: Schema, problems: Problems, *, needs_targets: bool
-) -> RawGraphs:
+) -> Read:
     """Read whole graphs. A graph with a row that does not fit is left out."""
     assert tables.graphs is not None
     units = read_units(
@@ -102,7 +139,7 @@ def read_graphs(
 
 def read_graph(
     tables: Tables, schema: Schema, problems: Problems, *, needs_targets: bool
-) -> RawGraphs:
+) -> Read:
     """Read one graph whose nodes are classified.
 
     A node whose row does not fit is left out with its edges.
@@ -143,7 +180,7 @@ def _joined(
     keep_graph: NDArray[np.bool_],
     edges: Edges,
     left_out: list[LeftOut],
-) -> RawGraphs:
+) -> Read:
     """Put the graphs that are kept one after the other, nodes in the table's order.
 
     ``keep``, ``is_mine`` and ``keep_graph`` say it of units, nodes and graphs.
@@ -162,7 +199,8 @@ def _joined(
     lone = int(((per_graph == 0) & (np.diff(node_ptr) > 1)).sum())
     remark = [f"{lone} of {num_graphs} graphs have several nodes and no edge"]
     kept = np.flatnonzero(keep)
-    return RawGraphs(
+    names = [units.names[at] for at in kept.tolist()]
+    data = OwnData(
         x=np.ascontiguousarray(nodes.x[rows]),
         edge_index=(pairs - node_ptr[graph[pairs[0]]]).astype(np.int32),
         node_ptr=node_ptr,
@@ -170,12 +208,12 @@ def _joined(
         y=units.y[keep],
         row=kept,
         role=units.role[keep],
-        names=[units.names[at] for at in kept.tolist()],
         has_split=units.has_split,
         dropped=_dropped(ends, pairs.shape[1] // 2),
-        left_out=left_out,
-        notes=units.notes + edges.notes + remark * (0 < lone < num_graphs),
+        left_out=[text for share in left_out if (text := str(share))],
+        remarks=units.notes + edges.notes + remark * (0 < lone < num_graphs),
     )
+    return data, names, left_out
 
 
 def _both_ways(ends: IntArray, num_nodes: int) -> IntArray:
@@ -200,62 +238,6 @@ def _dropped(ends: IntArray, num_edges: int) -> list[str]:
         "join a node to itself": ends.shape[1] - rows.shape[1],
     }
     return [f"{count} row(s) that {what}" for what, count in counts.items() if count]
-
-
-_VERSION = 8  # part of every fingerprint: raise it when tables are read otherwise
-_SHORT = 12  # digits of a hash
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnData:
-    """The graphs of one folder, as cached; further fields are those of ``GraphSet``.
-
-    Parameters
-    ----------
-    y
-        Of one graph it has the class of each node, -1 where it is missing.
-    unused : str
-        Names no column.
-    tasks : list of str
-        Names of the columns of ``y``; empty if graphs or nodes have a class.
-    row : int64 array, shape (num_graphs,) or (num_nodes,)
-        Row of each graph or node in its table, from 0, the header not counted.
-    role : int8 array, of the same shape
-        0 train, 1 val, 2 test, -1 where the table says nothing.
-    bad : list of str
-        Rows that were left out: file, line, column, what is wrong, cure.
-    not_used, dropped, left_out, remarks : list of str
-        Columns and files; kinds of rows of edges that make no edge; shares of the
-        tables, e.g. "4.6 % of edges"; cells and names that may mean something else.
-    """
-
-    name: str
-    x: NDArray[np.generic]
-    edge_index: NDArray[np.int32]
-    node_ptr: IntArray
-    edge_ptr: IntArray
-    y: NDArray[Any]
-    num_features: int
-    num_classes: int
-    columns: str
-    unused: str
-    classes: list[str]
-    tasks: list[str]
-    row: IntArray
-    role: NDArray[np.int8]
-    raw_sha256: str
-    bad: list[str]
-    not_used: list[str]
-    has_split: bool
-    dropped: list[str]
-    left_out: list[str]
-    remarks: list[str]
-
-    def graphs(self) -> GraphSet:
-        """All of them, arrays as they are."""
-        names = [f.name for f in fields(GraphSet) if f.name != "is_undirected"]
-        found = {name: getattr(self, name) for name in names}
-        return GraphSet(**found, is_undirected=True)
 
 
 def load_folder(
@@ -319,15 +301,13 @@ def build(
     tables = find_tables(folder, whole_graphs=is_whole)
     not_used = list_unused(tables, schema)
     read = read_graphs if is_whole else read_graph
-    raw = read(tables, schema, problems, needs_targets=needs_targets)
+    raw, names, shares = read(tables, schema, problems, needs_targets=needs_targets)
     # What is predicted is listed item by item; an edge that is lost stands nowhere.
-    shares = [s for s in raw.left_out if needs_targets or s.what == "edges"]
+    shares = [s for s in shares if needs_targets or s.what == "edges"]
     _check(folder, schema, raw, shares, problems, bad_rows)
     shape = f"degrees up to {schema.degree}" if schema.degree else ""
-    kept = ("edge_index", "node_ptr", "edge_ptr", "y", "row", "role", "has_split")
-    same: dict[str, Any] = {name: getattr(raw, name) for name in (*kept, "dropped")}
-    made = OwnData(
-        **same,
+    made = replace(
+        raw,
         name=schema.dataset,
         x=_with_degrees(raw, schema),
         num_features=schema.width,
@@ -340,18 +320,17 @@ def build(
         raw_sha256=raw_sha256,
         bad=[str(problem) for problem in problems.found],
         not_used=not_used,
-        left_out=[text for share in raw.left_out if (text := str(share))],
         remarks=[
             *problems.remarks,
             *far_columns(schema, tables.nodes, raw.x),
-            *same_look("graphs" if is_whole else "nodes", raw.names),
-            *raw.notes,
+            *same_look("graphs" if is_whole else "nodes", names),
+            *raw.remarks,
         ],
     )
-    return made, raw.names, [(p.name, str(p)) for p in problems.found]
+    return made, names, [(p.name, str(p)) for p in problems.found]
 
 
-def _with_degrees(raw: RawGraphs, schema: Schema) -> NDArray[np.generic]:
+def _with_degrees(raw: OwnData, schema: Schema) -> NDArray[np.generic]:
     """Return x; without features, one-hot degrees as numbers of columns."""
     if not schema.degree:
         return raw.x
@@ -384,7 +363,7 @@ def list_unused(tables: Tables, schema: Schema) -> list[str]:
 def _check(
     folder: Path,
     schema: Schema,
-    raw: RawGraphs,
+    raw: OwnData,
     shares: Sequence[LeftOut],
     problems: Problems,
     bad_rows: str,
