@@ -188,7 +188,7 @@ class KeyRing:
                     " it; do not trust that relay, or start a new run"
                 ) from error
         before = json.dumps(dict(sorted(keys.items()))).encode()
-        write_once(self.folder / _PINS, before, is_lasting=True)
+        write_once(self.folder / _PINS, before)
         pinned = self.pinned  # none is a pin, too
         for client in sorted({*keys, *pinned}):
             if keys.get(client) == pinned.get(client):
@@ -244,7 +244,7 @@ def read_site_key(path: Path) -> Ed25519PrivateKey:
 
 
 def _secret(path: Path) -> bytes:
-    raw = write_once(path, os.urandom(_KEY_BYTES), is_lasting=True)
+    raw = write_once(path, os.urandom(_KEY_BYTES))
     if len(raw) != _KEY_BYTES:
         raise DataError(
             f"key {path} must have {_KEY_BYTES} bytes, got {len(raw)}; restore the"

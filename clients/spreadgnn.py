@@ -47,7 +47,7 @@ from .letters import Letter, describe
 from .multitask_gnn import MultiTaskGNNClient
 from .sealing import KeyRing
 from .spreadgnn_mail import Mailbox, Neighbourhood
-from .spreadgnn_rounds import RoundsDone
+from .spreadgnn_rounds import RoundsDone, begun_before
 from .store import ClientStore
 from .task_covariance import covariance_record, precision, trace_penalty
 from .training import to_arrays
@@ -121,11 +121,12 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         store = self.job.store
         last, left = store.newest(number)
         if left:
+            these = f"WHERE client = {self.job.client_id} AND round >= {last}"
+            again = f"DELETE FROM states {these}; DELETE FROM begun {these}"
             raise WireError(
                 f"client {self.job.client_id} has done round {last} in a run that the"
                 " server has left, and no other since: refused, as it would take old"
-                f" letters again. If that is meant, delete {left} and later states in"
-                f" {store.folder}, and its folder rounds-done"
+                f" letters again. If that is meant, run {store.database.command(again)}"
             )
         return max(known, last)
 
@@ -139,13 +140,13 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
             A sealed client has done earlier rounds. Begun afresh it would have
             forgotten which letters it saw, and take old ones.
         """
-        folder = self.job.store.folder
-        earlier = [r for r in RoundsDone(folder).rounds() if r < number]
+        path = self.job.store.database.path
+        earlier = begun_before(self.job.store, number)
         if earlier and self.params.seal:
             raise WireError(
                 f"client {self.job.client_id} is asked for round {number} and has"
-                f" done round {earlier[-1]}, but no longer has its state from before:"
-                f" refused, as old letters could be replayed to it; restore {folder},"
+                f" done round {earlier}, but no longer has its state from before:"
+                f" refused, as old letters could be replayed to it; restore {path},"
                 " resume from the newest checkpoint, or start a new run"
             )
         if number > 1:
@@ -155,7 +156,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
                 " the common start",
                 self.job.client_id,
                 number,
-                folder,
+                path,
             )
 
     @override
@@ -186,18 +187,18 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         around = Neighbourhood.from_tensors(
             self.job.client_id, self.data.partition.owned_tasks, begun.stored
         )
-        own, done = self._mixed_tensors(), RoundsDone(store.folder)
-        with done.alone():
-            if (last := max(store.rounds(), default=0)) > begun.number:
+        own, states = self._mixed_tensors(), store.rounds()
+        check = functools.partial(self._check, own)
+        with store.database.transaction() as db:
+            done = RoundsDone(db, store)
+            if (last := max(states, default=0)) > begun.number:
                 done.note_trained(last)  # its state is dropped with that of this round
-            letters = mailbox.read(
-                begun.extras, begun.number, functools.partial(self._check, own)
-            )
+            letters = mailbox.read(begun.extras, begun.number, check, done)
+            done.forget_before(min(states, default=0))
         self._mix(own, letters, mailbox)
         silent = mailbox.silent(begun.number, self.params.period)
         around.learn(letters)
         around.forget(silent)
-        done.forget_before(min(store.rounds(), default=0))
         self.round = PeerRound(
             **vars(begun), mailbox=mailbox, around=around, silent=silent
         )

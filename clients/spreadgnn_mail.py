@@ -52,7 +52,7 @@ class Mailbox:
         Name of the run; letters of another are not used.
     client_id : int
     folder : path
-        The client's private folder, for keys and what was read in which round.
+        The client's private folder, for keys.
     is_sealed : bool
     notes : mapping
         Facts that came with the message: neighbours, their keys and given weights.
@@ -73,7 +73,7 @@ class Mailbox:
         stored: Mapping[str, Tensor],
         trusted: Mapping[int, str] | None = None,
     ) -> None:
-        self._run, self._client_id, self._folder = run, client_id, folder
+        self._run, self._client_id = run, client_id
         keys = KeyRing(folder, client_id=client_id)
         if keys.exists and not is_sealed:
             raise WireError(
@@ -105,6 +105,7 @@ class Mailbox:
         mail: NamedArrays,
         server_round: int,
         check: Callable[[int, Letter], None],
+        done: RoundsDone,
     ) -> dict[int, Letter]:
         """Open the letters that came with the message of ``server_round``, ascending.
 
@@ -117,6 +118,8 @@ class Mailbox:
         server_round : int
         check : callable
             Raises WireError if it cannot use the contents of a neighbour.
+        done : RoundsDone
+            What was read in which round.
 
         Raises
         ------
@@ -131,7 +134,6 @@ class Mailbox:
                 f" {self.neighbours}; the relay does not follow the topology it told:"
                 " do not trust it, or start a new run"
             )
-        done = RoundsDone(self._folder)
         # Also in rounds that failed, were evaluated alone, or whose state is dropped.
         for j, sent in done.read_before(server_round).items():
             self._seen[j] = max(sent, self._seen.get(j, 0))

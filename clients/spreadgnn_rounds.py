@@ -4,24 +4,25 @@ A server may ask for a round again, after a resume. If it could change
 what the client mixes, every answer would tell it something of the letters and the data.
 So a round has one mail, to train or to evaluate, and a letter has one round. States
 cannot remember that: an evaluation leaves none, and a repeated round drops later ones.
+The record is in the file of the states, and both are deleted together.
 """
 
 from __future__ import annotations
 
-import fcntl
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+import json
+import sqlite3
+from collections.abc import Mapping
 
-from fedgraph_flwr.core.errors import DataError, WireError
-from fedgraph_flwr.core.files import make_private, names_in, remove, usable, write_once
+from fedgraph_flwr.core.errors import WireError
 
-_FOLDER = "rounds-done"
-_FILE = re.compile(r"round-([0-9]{6,})")
-_TRAINED = re.compile(r"trained-([0-9]{6,})")  # whose state a repeated round drops
-_LETTER = rb" ([0-9]{1,9}):([0-9]{1,9})"  # sender, and the newest round of its letters
-_CONTENT = re.compile(rb"([0-9]{1,9}) [0-9a-f]{64}((?:" + _LETTER + rb")*)")
+from .store import ClientStore
+
+
+def begun_before(store: ClientStore, server_round: int) -> int:
+    """Last round before another that was begun; 0 for none."""
+    query = "SELECT max(round) FROM begun WHERE client = ? AND round < ?"
+    ((last,),) = store.database.rows(query, store.client_id, server_round) or [(0,)]
+    return last or 0
 
 
 class RoundsDone:
@@ -29,54 +30,32 @@ class RoundsDone:
 
     Parameters
     ----------
-    folder : path
-        The client's private folder.
+    db : sqlite3.Connection
+        In a transaction of the store's database, so that no other message of this
+        client reads letters meanwhile: a relay may send several, which a SuperNode
+        answers side by side.
+    store : ClientStore
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / _FOLDER
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Let no other process of this client read letters meanwhile.
-
-        A relay may send several messages, which a SuperNode answers side by side.
-        """
-        path = self._folder / "lock"
-        with usable(path):
-            make_private(self._folder)
-            lock = path.open("w")
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-    def rounds(self) -> list[int]:
-        """List the rounds that were begun, ascending."""
-        return self._numbers(_FILE)
-
-    def _numbers(self, pattern: re.Pattern[str]) -> list[int]:
-        with usable(self._folder):
-            names = names_in(self._folder)
-        found = map(pattern.fullmatch, names)
-        return sorted(int(m.group(1)) for m in found if m)
+    def __init__(self, db: sqlite3.Connection, store: ClientStore) -> None:
+        self._db, self._client = db, store.client_id
+        self._database = store.database
 
     def read_before(self, server_round: int) -> dict[int, int]:
         """Round of the newest letter of each sender that earlier rounds have read.
 
         Later rounds do not count: ``server_round`` may be repeated with its mail.
-
-        Raises
-        ------
-        DataError
-            The record of a round cannot be read.
         """
-        earlier = [r for r in self.rounds() if r < server_round]
-        return self._record(earlier[-1])[1] if earlier else {}
+        query = "SELECT letters FROM begun WHERE client = ? AND round < ?"
+        found = self._db.execute(
+            f"{query} ORDER BY round DESC LIMIT 1", (self._client, server_round)
+        ).fetchone()
+        return {int(j): sent for j, sent in json.loads(found[0])} if found else {}
 
     def note_trained(self, server_round: int) -> None:
         """Remember that a round was trained, before its state is dropped."""
-        path = self._folder / f"trained-{server_round:06d}"
-        write_once(path, b"", is_lasting=True)
+        values = (self._client, server_round)
+        self._db.execute("INSERT OR IGNORE INTO trained VALUES (?, ?)", values)
 
     def begin(
         self,
@@ -105,53 +84,46 @@ class RoundsDone:
             The round was done with other mail, or from another state. Or it is new, and
             it was left out before a later one, or starts from before the newest state
             that there was: the server would get another branch.
-        DataError
-            The record of a round cannot be read or written.
         """
-        done, path = self.rounds(), self._folder / f"round-{server_round:06d}"
-        begun_from = (self._record(r)[0] for r in done)
+        query = "SELECT round, state_round, mail, letters FROM begun WHERE client = ?"
+        done = {r: tuple(of) for r, *of in self._db.execute(query, (self._client,))}
         # A site may delete a round's record, to have it done on other mail.
-        dropped = (r for r in self._numbers(_TRAINED) if r in done)
-        trained = max((*begun_from, *dropped), default=0)
-        wrong, place = "", self._folder
-        if server_round not in done and done and server_round < done[-1]:
-            wrong = f", which was left out before round {done[-1]} was done"
-        elif server_round not in done and state_round < trained:
+        query = "SELECT round FROM trained WHERE client = ?"
+        dropped = (r for (r,) in self._db.execute(query, (self._client,)) if r in done)
+        trained = max((*(of[0] for of in done.values()), *dropped), default=0)
+        now = (state_round, mail, json.dumps(sorted(read.items())))
+        if server_round in done:
+            what = " again, with other mail or state than before"
+            wrong = "" if done[server_round] == now else what
+        elif server_round < max(done, default=0):
+            wrong = f", which was left out before round {max(done)} was done"
+        elif state_round < trained:
             wrong = (
                 f" with the state after round {state_round}, but round {trained} was"
                 " trained before and not repeated"
             )
         else:
-            letters = "".join(f" {j}:{sent}" for j, sent in sorted(read.items()))
-            what = f"{state_round} {mail}{letters}".encode()
-            if write_once(path, what, is_lasting=True) != what:
-                wrong, place = " again, with other mail or state than before", path
+            wrong = ""
         if wrong:
+            these = f"client = {self._client} AND round >= {server_round}"
+            command = self._database.command(f"DELETE FROM begun WHERE {these}")
             raise WireError(
                 f"asked for round {server_round}{wrong}: refused, as a relay could try"
                 " any mail without end. If the server was resumed from an older round,"
-                f" and others took part than before, delete {place} to allow it once"
+                f" and others took part than before, run {command} to allow it once"
             )
-
-    def _record(self, server_round: int) -> tuple[int, dict[int, int]]:
-        """Round of the state that a round began from, and ``read`` as of then."""
-        path = self._folder / f"round-{server_round:06d}"
-        with usable(path):
-            found = _CONTENT.fullmatch(path.read_bytes())
-        if not found:
-            raise DataError(
-                f"{path} is damaged, it does not hold a round and a digest; restore the"
-                " file, or start a new run"
-            )
-        letters = re.findall(_LETTER, found.group(2))
-        return int(found.group(1)), {int(j): int(sent) for j, sent in letters}
+        self._db.execute(
+            "INSERT OR IGNORE INTO begun VALUES (?, ?, ?, ?, ?)",
+            (self._client, server_round, *now),
+        )
 
     def forget_before(self, server_round: int) -> None:
         """Drop rounds that cannot be asked for again, as no state before them is left.
 
         ``server_round`` is the oldest whose state is kept.
         """
-        for pattern, kind in ((_FILE, "round"), (_TRAINED, "trained")):
-            for old in self._numbers(pattern):
-                if old < server_round:
-                    remove(self._folder / f"{kind}-{old:06d}")
+        for table in ("begun", "trained"):
+            self._db.execute(
+                f"DELETE FROM {table} WHERE client = ? AND round < ?",
+                (self._client, server_round),
+            )

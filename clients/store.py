@@ -1,10 +1,10 @@
 """Private state of clients on disk, and to which experiment a run binds it.
 
-One folder per experiment and client holds a file per round, named after the round and
-the run of Flower that did it. The server says from which of them a round goes on: the
-last whose reply it has. A round whose reply was lost, or that a server which was
-resumed does not know, counts for neither side. The server also says which of its
-checkpoints is the oldest; every state from which it can be resumed is kept.
+An experiment's folder has a file of states, one per client, round and run of Flower
+that did the round. The server says from which of them a round goes on: the last whose
+reply it has. A round whose reply was lost, or that a server which was resumed does not
+know, counts for neither side. The server also says which of its checkpoints is the
+oldest; every state from which it can be resumed is kept.
 
 The server names the experiment in every message, and a client's keys, pins and private
 state lie under that name. Roll call binds the run to the first name it hears; a message
@@ -17,9 +17,10 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import shutil
+import sqlite3
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,37 +29,43 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.core.audit_log import FILE as AUDIT_LOG
 from fedgraph_flwr.core.config import RESUME_MAY_CHANGE
-from fedgraph_flwr.core.errors import DataError, WireError
+from fedgraph_flwr.core.database import Database
+from fedgraph_flwr.core.errors import DataError, StorageError, WireError
 from fedgraph_flwr.core.files import (
-    Flushes,
+    encode,
     from_home,
     is_kept,
     make_private,
     names_in,
-    read_arrays,
     remove,
-    unfinished,
     usable,
-    write_arrays,
     write_npz,
-    write_once,
 )
 from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.core.wire import Lives
 from fedgraph_flwr.core.words import shortened
 
-from .privacy.accounts import FOLDER as LIFETIME
 from .sealing import IDENTITY
+from .site_database import EARLIER_ACCOUNTS, SITE_FILE, site_database
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-FOLDER = "runs"  # of the state folder, where experiments have theirs
-_OWN = (FOLDER, IDENTITY, LIFETIME, AUDIT_LOG)
-_DATA = "data-identity"  # of a client's folder
+STATES = "states.sqlite3"  # in an experiment's folder
+_OWN = (SITE_FILE, f"{SITE_FILE}-journal", IDENTITY, EARLIER_ACCOUNTS, AUDIT_LOG)
+_OF_EARLIER_VERSION = ("round-*.safetensors", "privacy-ledger.json", "rounds-done")
 _NAME = re.compile(r"[^./\\\0-\x1f\x7f][^/\\\0-\x1f\x7f]*")
 _LONGEST = 255  # bytes, as of names of files
+_SCHEMA = """
+CREATE TABLE states (
+    client INTEGER, round INTEGER, run TEXT, sha256 TEXT NOT NULL,
+    tensors BLOB NOT NULL, PRIMARY KEY (client, round, run));
+CREATE TABLE begun (
+    client INTEGER, round INTEGER, state_round INTEGER NOT NULL, mail TEXT NOT NULL,
+    letters TEXT NOT NULL, PRIMARY KEY (client, round));
+CREATE TABLE trained (client INTEGER, round INTEGER, PRIMARY KEY (client, round));
+"""
 
 
 def check_experiment(experiment: str) -> None:
@@ -110,18 +117,15 @@ def bind_run(
         As :func:`check_run`, :func:`check_experiment` and :func:`bind_config`.
     """
     check_experiment(experiment)
-    path = root / FOLDER / str(run_id)
-    if not is_kept(path):
+    site = site_database(root)
+    if not site.rows("SELECT 1 FROM runs WHERE run = ?", str(run_id)):
         if config is not None:
             bind_config(root, experiment, config)
-        # First the newest run of the name, so that a bound run is the newest.
-        newest = _newest(root, experiment)
-        partial = newest.with_name(f".{newest.name}.{secrets.token_hex(8)}")
-        with usable(newest):
-            make_private(newest.parent)
-            partial.write_text(str(run_id))
-            partial.replace(newest)
-        write_once(path, experiment.encode(), is_lasting=True)
+        with site.transaction() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO runs (run, experiment) VALUES (?, ?)",
+                (str(run_id), experiment),
+            )
     check_run(root, run_id, experiment)
 
 
@@ -138,23 +142,29 @@ def begin_folder(root: Path, experiment: str, client: int) -> None:
         The client has begun it, and the folder is not there.
     """
     folder = root / experiment / f"client-{client}"
-    begun = _begun(root, experiment, client)
-    if is_kept(begun) and not is_kept(folder):
+    site, key = site_database(root), (experiment, folder.name)
+    begun = site.rows(
+        "SELECT rowid FROM sealed WHERE experiment = ? AND client = ?", *key
+    )
+    if begun and not is_kept(folder):
+        again = f"DELETE FROM sealed WHERE rowid = {begun[0][0]}"
         gone = f"the folder of client {client} in experiment {experiment!r} is gone"
-        end = "restore it, or start a new run"
         raise WireError(
             f"{gone} ({folder}), with the keys that it knew: refused, as a stolen key"
-            f" of a neighbour would open new letters; {end}. If the client is to begin"
-            f" again, delete {begun}"
+            " of a neighbour would open new letters; restore it, or start a new run. If"
+            f" the client is to begin again, run {site.command(again)}"
         )
     with usable(folder):
         make_private(folder)
-    write_once(begun, b"", is_lasting=True)
+    if not begun:
+        with site.transaction() as db:
+            db.execute("INSERT OR IGNORE INTO sealed VALUES (?, ?)", key)
 
 
 def is_known(root: Path, experiment: str) -> bool:
     """Whether a run of this experiment has been bound at this site."""
-    return is_kept(_newest(root, experiment))
+    query = "SELECT 1 FROM runs WHERE experiment = ?"
+    return bool(site_database(root).rows(query, experiment))
 
 
 def check_run(root: Path, run_id: int, experiment: str) -> None:
@@ -166,23 +176,24 @@ def check_run(root: Path, run_id: int, experiment: str) -> None:
         There was no roll call; it named another experiment; or a later run has taken
         this one's place.
     """
-    path = root / FOLDER / str(run_id)
-    if not is_kept(path):
+    site = site_database(root)
+    found = site.rows(
+        "SELECT experiment, (SELECT run FROM runs AS later WHERE later.experiment ="
+        " runs.experiment ORDER BY number DESC LIMIT 1) FROM runs WHERE run = ?",
+        str(run_id),
+    )
+    if not found:
         raise WireError(
-            f"Flower run {run_id} is not known at this site ({path} is missing): there"
-            " was no roll call, or state-dir has changed; restore it, or resume"
+            f"Flower run {run_id} is not known at this site ({site.path}): there was no"
+            " roll call, or state-dir has changed; restore it, or resume"
         )
-    with usable(path):
-        bound = path.read_text()
+    ((bound, latest),) = found
     if bound != experiment:
         raise WireError(
             f"Flower run {run_id} is experiment {bound!r} at this site, now the server"
             f" names {experiment!r}: refused, as keys and memory of one experiment do"
             " not hold in another; do not trust that server"
         )
-    newest = _newest(root, experiment)
-    with usable(newest):
-        latest = newest.read_text() if is_kept(newest) else str(run_id)
     if latest != str(run_id):
         raise WireError(
             f"Flower run {latest} goes on with experiment {experiment!r}:"
@@ -200,29 +211,20 @@ def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> Non
     Raises
     ------
     WireError
-        A key has changed that no resume may change; or a dry run has the name of an
-        experiment of an earlier version, which it would delete at its end.
-    DataError
-        What was written then is damaged.
+        A key has changed that no resume may change; or the experiment's folder is of an
+        earlier version, or would be deleted by a dry run that did not make it.
     """
     now = {k: v for k, v in config.items() if k not in RESUME_MAY_CHANGE}
-    path = root / FOLDER / _config_file(experiment)
-    if now.get("dry-run") and not is_kept(path) and is_kept(root / experiment):
-        raise WireError(
-            f"experiment {experiment!r} left state at this site before its run config"
-            " was kept, and a dry run would delete it: refused; start the dry run"
-            " under another name"
-        )
-    text = json.dumps(now, sort_keys=True).encode()
-    try:
-        before = json.loads(write_once(path, text, is_lasting=True))
-        if not isinstance(before, dict):
-            raise ValueError("it holds no table of keys")
-    except ValueError as error:
-        raise DataError(
-            f"what experiment {experiment!r} began with cannot be read from {path}:"
-            f" {error}; restore the file, or start a new run"
-        ) from error
+    site, query = site_database(root), "SELECT config FROM configs WHERE experiment = ?"
+    if not site.rows(query, experiment):
+        _check_unbound(root / experiment, is_dry=bool(now.get("dry-run")))
+        with site.transaction() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO configs VALUES (?, ?)",
+                (experiment, json.dumps(now, sort_keys=True)),
+            )
+    ((text,),) = site.rows(query, experiment)
+    before = json.loads(text)
     if before == now:
         return
     keys = [k for k in sorted({*before, *now}) if before.get(k) != now.get(k)]
@@ -232,6 +234,18 @@ def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> Non
         f" {', '.join(changed)}; refused, as keys, memory and noise of one config do"
         " not hold with another: start a new run"
     )
+
+
+def _check_unbound(folder: Path, *, is_dry: bool) -> None:
+    """Refuse to begin an experiment in a folder that another version has left."""
+    old = (p for what in _OF_EARLIER_VERSION for p in folder.glob(f"client-*/{what}"))
+    if any(old) or (is_dry and is_kept(folder)):
+        raise WireError(
+            f"experiment {folder.name!r} left state at this site under an earlier"
+            f" version of fedgraph_flwr ({folder}), which this version cannot continue,"
+            " and a dry run would delete: refused; end the run with that version, or"
+            " start a new run under another name"
+        )
 
 
 def bind_data(folder: Path, client_id: int, identity: str) -> None:
@@ -252,17 +266,19 @@ def bind_data(folder: Path, client_id: int, identity: str) -> None:
     Raises
     ------
     DataError
-        They are others than at first, or what was written then cannot be read.
+        They are others than at first.
     """
-    path = folder / _DATA
-    if write_once(path, identity.encode(), is_lasting=True) == identity.encode():
-        return
-    words = (
-        f"data of client {client_id} are not those with which it began this experiment,"
-        " and equal noise on both would show what has changed: restore the data, or"
-        " start a new run"
-    )
-    raise DataError(f"{words} ({path} tells them apart)")
+    site, key = site_database(folder.parents[1]), (folder.parent.name, folder.name)
+    query = "SELECT identity FROM data WHERE experiment = ? AND client = ?"
+    if not site.rows(query, *key):
+        with site.transaction() as db:
+            db.execute("INSERT OR IGNORE INTO data VALUES (?, ?, ?)", (*key, identity))
+    if site.rows(query, *key) != [(identity,)]:
+        raise DataError(
+            f"data of client {client_id} are not those with which it began this"
+            " experiment, and equal noise on both would show what has changed: restore"
+            f" the data, or start a new run ({site.path} tells them apart)"
+        )
 
 
 def forget(
@@ -281,58 +297,46 @@ def forget(
     WireError
         As :func:`check_run` and :func:`bind_config`: what another run has left, or what
         did not begin as a dry run, is never deleted.
-    DataError
-        A file cannot be deleted.
+    DataError, StorageError
+        Something cannot be deleted.
     """
     check_run(root, run_id, experiment)
     bind_config(root, experiment, config)
-    folder = root / experiment
-    for client in clients:
-        with usable(folder / f"client-{client}"):
+    folder, states = root / experiment, states_of(root, experiment)
+    if is_kept(states.path):
+        with states.transaction() as db:
+            for client in clients:
+                db.execute("DELETE FROM states WHERE client = ?", (client,))
+    with usable(folder):
+        for client in clients:
             if is_kept(folder / f"client-{client}"):
                 shutil.rmtree(folder / f"client-{client}")
-            _begun(root, experiment, client).unlink(missing_ok=True)
-    with usable(folder):
-        if names_in(folder):
+        if names_in(folder, "client-*") or states.rows("SELECT 1 FROM states"):
             return  # clients of other nodes, which have the same state folder
-        names = (str(run_id), _newest(root, experiment).name, _config_file(experiment))
-        for path in (root / FOLDER / name for name in names):
-            path.unlink(missing_ok=True)
         if is_kept(folder):
-            folder.rmdir()
+            shutil.rmtree(folder)
+    with site_database(root).transaction() as db:
+        for table in ("runs", "configs", "sealed", "data"):
+            db.execute(f"DELETE FROM {table} WHERE experiment = ?", (experiment,))
 
 
 def bound_runs(root: Path) -> dict[str, list[int]]:
     """List Flower's runs by the experiment they are bound to, each ascending."""
     found: dict[str, list[int]] = {}
-    for name in names_in(root / FOLDER):
-        if name.isdigit():
-            with usable(root / FOLDER / name):
-                text = (root / FOLDER / name).read_text()
-            found.setdefault(text, []).append(int(name))
+    for experiment, run in site_database(root).rows("SELECT experiment, run FROM runs"):
+        found.setdefault(experiment, []).append(int(run))
     return {name: sorted(runs) for name, runs in found.items()}
 
 
-def _newest(root: Path, experiment: str) -> Path:
-    """File that names the newest run of an experiment."""
-    return root / FOLDER / f"of-{_digest(experiment)}"
-
-
-def _begun(root: Path, experiment: str, client: int) -> Path:
-    """File that tells that a sealed experiment has begun a client's folder."""
-    return root / FOLDER / f"sealed-{_digest(experiment)}-{client}"
-
-
-def _config_file(experiment: str) -> str:
-    return f"config-{_digest(experiment)}"
-
-
-def _digest(experiment: str) -> str:
-    return hashlib.sha256(experiment.encode()).hexdigest()[:32]
-
-
 _ALONE = Lives()
-_FILE = re.compile(r"round-(\d+)(?:-(\d+))?\.safetensors")
+_MOST_BYTES = 10**9  # that SQLite takes as one value
+_PAGE = 2**16  # bytes
+_MOST_HELD = 2**28  # bytes of states that wait for the end of a message
+
+
+def states_of(root: Path, experiment: str) -> Database:
+    """Database of an experiment's states, of all clients of the state folder."""
+    return Database(root / experiment / STATES, _SCHEMA, page_bytes=_PAGE)
 
 
 def default_state_dir() -> Path:
@@ -340,6 +344,85 @@ def default_state_dir() -> Path:
     xdg = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     cure = "set state-dir to another one: in the run config, or in the node-config"
     return from_home(f"{xdg}/fedgraph-flwr", f"{cure} of a site")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _State:
+    """A state that is to be written, and what the server says of others."""
+
+    store: ClientStore
+    server_round: int
+    after: int
+    keep_from: int
+    tensors: bytes
+
+
+class Unsaved:
+    """States that one message has made, to be on the disk before its reply leaves."""
+
+    def __init__(self) -> None:
+        self._due: list[_State] = []
+        self.clients: set[int] = set()
+
+    def add(self, state: _State) -> None:
+        """Let a state wait for :meth:`commit`, unless too much waits."""
+        self._due.append(state)
+        self.clients.add(state.store.client_id)
+        if sum(len(s.tensors) for s in self._due) > _MOST_HELD:
+            self.commit()
+
+    def commit(self) -> None:
+        """Write all states, or none.
+
+        Raises
+        ------
+        DataError, StorageError
+            The file cannot be used.
+        WireError
+            A later run of Flower goes on with the experiment by now.
+        """
+        if not self._due:
+            return
+        with self._due[0].store.database.transaction() as db:
+            # Now, so that states of a later run are not among those that go.
+            for store in {s.store.lives.run: s.store for s in self._due}.values():
+                store.check_run()
+            for state in self._due:
+                _write(db, state)
+        self._due.clear()
+
+
+def _write(db: sqlite3.Connection, state: _State) -> None:
+    """Write a state, and delete those that no server needs any more."""
+    store, server_round = state.store, state.server_round
+    lives, client = store.lives, store.client_id
+    query = "SELECT round, run FROM states WHERE client = ? ORDER BY round"
+    found = [(r, int(run)) for r, run in db.execute(query, (client,))]
+    # First, so that it takes pages that were free before, of which no copy is needed.
+    digest = _digest(store.about(server_round, lives.run), state.tensors)
+    db.execute(
+        "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, ?)",
+        (client, server_round, str(lives.run), digest, state.tensors),
+    )
+    before = min(state.after, server_round - 1)
+    done = [r for r, run in found if r <= before and run == lives.run_of(r)]
+    first = max((r for r in (*done, server_round) if r <= state.keep_from), default=0)
+    for r, run in found:
+        counts = run == lives.run_of(r)
+        is_needed = (r in done and r >= first) if counts else run in lives.spared
+        is_later = bool(lives.run) and run == lives.run and r > server_round
+        is_new = (r, run) == (server_round, lives.run)
+        if not is_needed and not is_later and not is_new:
+            db.execute(
+                "DELETE FROM states WHERE client = ? AND round = ? AND run = ?",
+                (client, r, str(run)),
+            )
+
+
+def _digest(about: str, tensors: bytes) -> str:
+    digest = hashlib.sha256(about.encode())
+    digest.update(tensors)
+    return digest.hexdigest()
 
 
 class ClientStore:
@@ -354,9 +437,8 @@ class ClientStore:
     client_id : int
     lives : Lives, optional
         Runs of Flower whose states these are; by default none, as outside of Flower.
-    flushes : Flushes, optional
-        Of the message that is answered; without it each state is flushed as it is
-        written.
+    unsaved : Unsaved, optional
+        Of the message that is answered; without it each state is written at once.
 
     Raises
     ------
@@ -371,12 +453,13 @@ class ClientStore:
         *,
         client_id: int,
         lives: Lives = _ALONE,
-        flushes: Flushes | None = None,
+        unsaved: Unsaved | None = None,
     ) -> None:
         check_experiment(experiment)
-        self._root, self._lives, self._flushes = root, lives, flushes
+        self._root, self.lives, self._unsaved = root, lives, unsaved
         self.experiment, self.client_id = experiment, client_id
         self.folder = root / experiment / f"client-{client_id}"
+        self.database = states_of(root, experiment)
 
     def save(
         self,
@@ -404,32 +487,33 @@ class ClientStore:
         Raises
         ------
         StorageError
-            A file cannot be written, or an old one not deleted.
-        WireError
-            A later run of Flower goes on with the experiment by now.
+            It cannot be written, or is too large.
+        DataError, WireError
+            As :meth:`Unsaved.commit`.
         """
-        lives, names = self._lives, names_in(self.folder)
-        # After the files were listed, so that those of a later run are not among them.
-        if lives.run:  # it may be over: this client has trained meanwhile
-            check_run(self._root, lives.run, self.experiment)
-        arrays = {n: t.detach().cpu().numpy() for n, t in tensors.items()}
-        path = self._path(server_round, lives.run)
-        found = _states(names)
-        before = min(after, server_round - 1)
-        done = [r for r, run in found if r <= before and run == lives.run_of(r)]
-        kept = (r for r in (*done, server_round) if r <= keep_from)
-        first_kept = max(kept, default=0)
-        older = [self._path(r) for r in done if r < first_kept]
-        spare = older[0] if older and first_kept < server_round else None
-        others = [*older, *(self.folder / name for name in unfinished(names))]
-        for r, run in found:
-            counts = run == lives.run_of(r)
-            is_needed = r in done if counts else run in lives.spared
-            is_later = bool(lives.run) and run == lives.run and r > server_round
-            if not is_needed and not is_later and self._path(r, run) != path:
-                others.append(self._path(r, run))
-        about = self._about(server_round)
-        write_arrays(path, arrays, about, self._flushes, others, spare)
+        encoded = encode({n: t.detach().cpu().numpy() for n, t in tensors.items()})
+        if len(encoded) > _MOST_BYTES:
+            raise StorageError(
+                f"private state of client {self.client_id} has {len(encoded)} bytes, at"
+                f" most {_MOST_BYTES} can be kept; choose a smaller model, or an"
+                " optimizer that remembers less"
+            )
+        state = _State(
+            store=self,
+            server_round=server_round,
+            after=after,
+            keep_from=keep_from,
+            tensors=encoded,
+        )
+        unsaved = self._unsaved or Unsaved()
+        unsaved.add(state)
+        if unsaved is not self._unsaved:
+            unsaved.commit()
+
+    def check_run(self) -> None:
+        """Refuse to store for a run that is over: the client has trained meanwhile."""
+        if self.lives.run:
+            check_run(self._root, self.lives.run, self.experiment)
 
     def load(self, server_round: int) -> dict[str, Tensor] | None:
         """State after ``server_round``; None after round 0, before which there is none.
@@ -437,45 +521,37 @@ class ClientStore:
         Raises
         ------
         DataError
-            It is gone, or the file cannot be used.
+            It is gone, or damaged.
         """
         if not server_round:
             return None
-        arrays = self._read(self._path(server_round), server_round)
-        import torch  # here: a message that trains nobody needs none
-
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-    def _read(self, path: Path, server_round: int) -> dict[str, NDArray[np.generic]]:
-        if not is_kept(path):
-            lost = (
-                f"private state of client {self.client_id} after round {server_round}"
-            )
+        run = self.lives.run_of(server_round)
+        found = self.database.rows(
+            "SELECT sha256, tensors FROM states"
+            " WHERE client = ? AND round = ? AND run = ?",
+            *(self.client_id, server_round, str(run)),
+        )
+        what = f"private state of client {self.client_id} after round {server_round}"
+        if not found:
             raise DataError(
-                f"{lost} is gone from {self.folder} ({path.name}): restore that folder,"
-                " start a new run, or let the site begin afresh by --node-config"
+                f"{what} is gone from {self.database.path} (run {run}): restore that"
+                " file, start a new run, or let the site begin afresh by --node-config"
                 " 'fresh-start=true', which the summary will tell"
             )
-        arrays, about = read_arrays(
-            path, "private state", "restore it from a copy, or start a new run"
-        )
-        if about != self._about(server_round):
+        ((sha256, tensors),) = found
+        if sha256 != _digest(self.about(server_round, run), tensors):
             raise DataError(
-                f"private state {path} is that of {about!r}, expected"
-                f" {self._about(server_round)}: put every file back where it was, or"
-                " start a new run"
+                f"{what} in {self.database.path} has another checksum than its"
+                " contents: it is damaged, or that of another run; restore the file"
+                " from a copy, or start a new run"
             )
-        return arrays
+        from safetensors.torch import load  # here: a message that trains nobody
 
-    def _about(self, server_round: int) -> str:
-        return json.dumps(
-            {
-                "experiment": self.experiment,
-                "client": self.client_id,
-                "round": server_round,
-                "run": self._lives.run_of(server_round),
-            }
-        )
+        return load(tensors)
+
+    def about(self, server_round: int, run: int) -> str:
+        """Say what a state is; its checksum is of this, too."""
+        return json.dumps([self.experiment, self.client_id, server_round, run])
 
     def keep(self, name: str, arrays: dict[str, NDArray[np.generic]]) -> None:
         """Write a result that stays at this site, ``<folder>/<name>``, atomically."""
@@ -494,35 +570,17 @@ class ClientStore:
             if number.isdecimal() and int(number) > server_round:
                 remove(self.folder / name)
 
-    def _found(self) -> list[tuple[int, int]]:
-        with usable(self.folder):
-            return _states(names_in(self.folder))
-
-    def _path(self, server_round: int, run: int | None = None) -> Path:
-        """File of a state: of the run whose state counts, unless another is given."""
-        run = self._lives.run_of(server_round) if run is None else run
-        name = f"round-{server_round:06d}{f'-{run}' if run else ''}.safetensors"
-        return self.folder / name
-
     def rounds(self) -> list[int]:
         """Return the rounds whose state is here, of any run, ascending."""
-        return sorted({r for r, _ in self._found()})
+        query = "SELECT DISTINCT round FROM states WHERE client = ? ORDER BY round"
+        return [r for (r,) in self.database.rows(query, self.client_id)]
 
-    def newest(self, before: int) -> tuple[int, str]:
+    def newest(self, before: int) -> tuple[int, bool]:
         """Last round before another whose state is here, of any run; 0 for none.
 
-        Also the name of its file if only runs did it that the server has left, or "".
+        Also whether only runs did it that the server has left.
         """
-        found = [s for s in self._found() if s[0] < before]
-        if not found:
-            return 0, ""
-        last, run = found[-1]
-        if (last, self._lives.run_of(last)) in found:
-            return last, ""
-        return last, self._path(last, run).name
-
-
-def _states(names: Iterable[str]) -> list[tuple[int, int]]:
-    """List rounds and runs of states, ascending."""
-    found = map(_FILE.fullmatch, names)
-    return sorted((int(m.group(1)), int(m.group(2) or 0)) for m in found if m)
+        query = "SELECT round, run FROM states WHERE client = ? AND round < ?"
+        found = self.database.rows(query, self.client_id, before)
+        last = max((r for r, _ in found), default=0)
+        return last, bool(last) and (last, str(self.lives.run_of(last))) not in found

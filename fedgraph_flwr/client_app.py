@@ -19,7 +19,6 @@ from datasets import is_cut
 
 from .core import plugins
 from .core.errors import ConfigError, RunFailedError, WireError, full_reason
-from .core.files import Flushes
 from .core.process import choose_device, log_failure
 from .core.wire import (
     EXPERIMENT,
@@ -207,7 +206,5 @@ def _serve_all(
             f"node hosts clients {hosted}, but got parcels for {shortened(strangers)};"
             " node-config changed during the run"
         )
-    with Flushes() as flushes:  # states are on the disk before the server hears of them
-        asked = Asked(context, resolved, parcels, header, action, flushes)
-        replies = asked.replies()
+    replies = Asked(context, resolved, parcels, header, action).replies()
     return Message(pack(replies), reply_to=message)

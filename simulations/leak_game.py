@@ -171,7 +171,7 @@ def play(game: Game, world: int, trial: str, root: Path) -> Sight:
     """
     resolved, views, total = game.resolved, list[float](), 0.0
     privacy, settings = resolved.privacy, resolved.settings
-    store = ClientStore(root, trial.replace("/", "-"), client_id=0)
+    store = ClientStore(root / "state", trial.replace("/", "-"), client_id=0)
     store.folder.mkdir(parents=True)
     (store.folder / SECRET).write_text(trial)
     site = resolved.site(store, is_secret=True)
@@ -206,7 +206,7 @@ def play(game: Game, world: int, trial: str, root: Path) -> Sight:
 
         client.look = watched
     sent, _, metrics = client.fit(list(game.start), {SERVER_ROUND: 1})
-    shutil.rmtree(store.folder.parent)
+    shutil.rmtree(root / "state")  # with its accounts, which would grow
     moved = [(a - b).ravel() for a, b in zip(sent, game.start, strict=True)]
     published = [float(metrics[k]) for k in sorted(metrics) if not k.startswith(METRIC)]
     epsilon = float(metrics.get(f"{METRIC}edge-epsilon", np.inf))

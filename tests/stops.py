@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 import toys
 
+from clients.site_database import site_database
+from clients.store import STATES
+from fedgraph_flwr.core.database import Database
 from fedgraph_flwr.core.errors import StorageError
 from simulations.contract import Killed, killed_at_checkpoint
 
@@ -43,3 +47,15 @@ def contents(folder: Path) -> dict[str, bytes]:
 def list_rounds(path: Path, folder: str) -> list[int]:
     names = (p.stem for p in (path / folder).glob("round-*"))
     return sorted(int(n.removeprefix("round-")) for n in names)
+
+
+def lose_client(state: Path, client: int) -> None:
+    """Take from a state folder all that one client has left there."""
+    for path in state.glob(f"*/{STATES}"):
+        with Database(path, "").transaction() as db:
+            for table in ("states", "begun", "trained"):
+                db.execute(f"DELETE FROM {table} WHERE client = ?", (client,))
+        shutil.rmtree(path.parent / f"client-{client}", ignore_errors=True)
+    with site_database(state).transaction() as db:
+        for table in ("edges", "draws", "updates"):
+            db.execute(f"DELETE FROM {table} WHERE client = ?", (f"client-{client}",))

@@ -196,7 +196,7 @@ def site_secret(folder: Path) -> str:
     """
     path = folder / "noise-secret"
     drawn = secrets.token_hex(32).encode()
-    secret = write_once(path, drawn, is_lasting=True).decode()
+    secret = write_once(path, drawn).decode()
     if not secret:  # would be noise of the run seed alone
         raise DataError(
             f"the noise secret {path} is empty; restore the state folder from a copy,"

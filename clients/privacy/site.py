@@ -24,8 +24,7 @@ from fedgraph_flwr.core.privacy_settings import (
     PrivacySettings,
 )
 
-from .accounts import FOLDER as LIFETIME
-from .accounts import OF_RUN_FOLDER, ROUNDING, EdgeRecord, Ledger, UpdateRecord
+from .accounts import ROUNDING, Budgets, Ledger
 from .gaussian import epsilon_of, privatise_update, release_name
 from .laplace import GraphAdjacency, Triangles
 from .noisy_views import NoisyViews, site_secret
@@ -72,41 +71,21 @@ class PrivateSite:
     update_delta: float = 1e-5
     released: list[Release] = field(default_factory=list, compare=False)
 
-    def records(self, partition: GraphPartition) -> tuple[EdgeRecord, EdgeRecord]:
-        """Accounts of the site's edges: over all runs, and in this run."""
-        experiment, client = self.folder.parent, self.folder.name
-        data, rows = partition.graphs.name, partition.graph_ids
-        of_site = EdgeRecord(
-            experiment.parent / LIFETIME,
-            client=client,
-            data=data,
-            rows=rows,
-            source=partition.source,
-            budget=self.privacy.lifetime_budget,
-            site_budget=self.edge_budget,
-        )
-        of_run = EdgeRecord(
-            experiment / OF_RUN_FOLDER,
-            client=client,
-            data=data,
-            rows=rows,
-            source=partition.source,
-        )
-        return of_site, of_run
-
     def ledger(self, partition: GraphPartition) -> Ledger:
-        """Ledger of the client."""
+        """Account of the client, and of its graphs over all runs."""
         return Ledger(
             self.folder,
-            num_graphs=len(partition.graphs),
-            records=self.records(partition),
-            dp_budget_max=self.privacy.edge_budget,
-            update_budget_max=self.privacy.update_budget,
-            allow=self.privacy.both,
-            updates=UpdateRecord(
-                self.folder.parent.parent / LIFETIME,
-                budget=self.update_budget,
-                delta=self.update_delta,
+            data=partition.graphs.name,
+            rows=partition.graph_ids,
+            source=partition.source,
+            budgets=Budgets(
+                edge=self.privacy.edge_budget,
+                update=self.privacy.update_budget,
+                lifetime=self.privacy.lifetime_budget,
+                site=self.edge_budget,
+                site_update=self.update_budget,
+                site_delta=self.update_delta,
+                both=self.privacy.both,
             ),
         )
 
@@ -146,28 +125,27 @@ class PrivateSite:
         Validation and test graphs that clients of other sites hold too are counted by
         client, for the server to add up.
         """
-        account = self.ledger(partition).read()
+        ledger = self.ledger(partition)
+        account = ledger.read()
         found: dict[str, float] = {}
         if account.num_draws:
             found[f"{METRIC}edge-draws"] = account.num_draws
             parts = {EDGE: np.arange(len(account.edge))}
             if partition.shares_held_out:
                 parts |= {EDGE_TRAIN: partition.train, EDGE_SHARED: partition.held_out}
-            over_runs, in_run = self.records(partition)
             totals = zip(
                 parts.items(),
-                in_run.totals(*parts.values()),
-                over_runs.totals(*parts.values()),
+                ledger.totals(*parts.values(), in_run=True),
+                ledger.totals(*parts.values()),
                 strict=True,
             )
             for (name, graphs), of_site, of_runs in totals:
                 spent = float(account.edge[graphs].max(initial=0.0))
                 found[f"{METRIC}{name}"] = spent
                 if name == EDGE_SHARED:
-                    found[f"{METRIC}{name}{OVER_RUNS}"] = over_runs.own(graphs)
+                    found[f"{METRIC}{name}{OVER_RUNS}"] = ledger.own(graphs)
                     continue
-                # a run begun by an earlier version has no record of its own
-                found[f"{METRIC}{name}{OF_SITE}"] = max(spent, of_site)
+                found[f"{METRIC}{name}{OF_SITE}"] = of_site
                 found[f"{METRIC}{name}{OVER_RUNS}"] = of_runs
         if account.updates:
             found[f"{METRIC}update-epsilon"], found[f"{METRIC}update-delta"] = (
@@ -192,7 +170,7 @@ class PrivateSite:
 
         Parameters
         ----------
-        told : mapping
+        known : mapping
             What the client last told the server, by name as in :meth:`spent` without
             the prefix.
         partition : GraphPartition
@@ -221,8 +199,8 @@ class PrivateSite:
         raise PrivacyBudgetError(
             f"client {partition.client_id} has replied to round {last_round}"
             f" and told the server what it had spent: {', '.join(less) or 'nothing'};"
-            f" the ledger {self.ledger(partition).path} and the records of this state"
-            f" folder say {'less' if own else 'nothing'}. What was released is unknown"
+            f" the ledger {self.ledger(partition).path} says"
+            f" {'less' if own else 'nothing'}. What was released is unknown"
             " here, so nothing more is: restore the whole state folder from where it"
             " was, or start a new experiment and count both"
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -21,6 +22,12 @@ from .files import is_there, make_folder, sync
 
 _WAIT_S = 60.0  # for another process that writes
 _OWNER_ALONE = 0o600
+_PRAGMAS = (
+    "journal_mode = TRUNCATE",
+    "synchronous = FULL",
+    "cache_size = -65536",  # KiB: a commit is written in one go
+    "secure_delete = OFF",  # as of files that are deleted
+)
 
 
 def _begins_empty(_: sqlite3.Connection) -> None:
@@ -40,6 +47,8 @@ class Database:
         Of the schema, from 1. A file of another version is refused.
     mode : int
         Permissions of the file.
+    page_bytes : int
+        Size of a page: large ones suit long values.
     fill : callable
         Writes the first rows. A file is there with these, or not at all.
     """
@@ -48,6 +57,7 @@ class Database:
     schema: str
     version: int = 1
     mode: int = _OWNER_ALONE
+    page_bytes: int = 4096
     fill: Callable[[sqlite3.Connection], None] = _begins_empty
 
     def rows(self, query: str, *values: object) -> list[Any]:
@@ -89,6 +99,10 @@ class Database:
                     if found.in_transaction:
                         found.execute("ROLLBACK")
 
+    def command(self, statement: str) -> str:
+        """Command by which an operator changes the file; names in it are quoted."""
+        return shlex.join(["sqlite3", str(self.path), statement])
+
     def _make(self) -> None:
         """Make the file beside its place, then link it there: it is never half made."""
         folder, name = self.path.parent, self.path.name
@@ -117,8 +131,8 @@ class Database:
         uri = f"{path.absolute().as_uri()}?mode=rw"
         opened = sqlite3.connect(uri, _WAIT_S, isolation_level=None, uri=True)
         with closing(opened) as found:
-            found.execute("PRAGMA journal_mode = TRUNCATE")
-            found.execute("PRAGMA synchronous = FULL")
+            for pragma in (*_PRAGMAS, f"page_size = {self.page_bytes}"):
+                found.execute(f"PRAGMA {pragma}")
             (layout,) = found.execute("PRAGMA user_version").fetchone()
             if layout != (self.version if version is None else version):
                 raise DataError(

@@ -15,13 +15,11 @@ import json
 import os
 import secrets
 import shutil
-import stat
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +29,6 @@ from safetensors.numpy import save
 from .errors import DataError, StorageError
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
-_FLUSHERS = 16  # threads, which wait for the disk and do not compute
-_MOST_DUE = 64  # files that wait for others: a crash leaves no more of them behind
 _PARTIAL = ".tmp"  # end of the names of files that are being written
 _ABOUT = "about"  # entry with the checksum and the text
 _BUFFER = 2**17  # bytes that are written at once
@@ -45,92 +41,25 @@ def project_root() -> Path:
     return Path(__file__).resolve().parents[2]
 
 
-class Flushes:
-    """Files that are flushed and renamed together, many at a time.
-
-    They wait for the disk hardly longer than one. Threads that flush while others
-    compute would take turns with them at the interpreter.
-
-    Raises
-    ------
-    StorageError
-        When it is left: a file could not be flushed or renamed, or an outdated one not
-        deleted, and :meth:`check` did not say so before.
-    """
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_FLUSHERS, "flush")
-        self._due: list[tuple[Path, Path, Iterable[Path]]] = []
-        self._begun: dict[Path, dict[Path, Future[None]]] = {}  # by folder
-
-    def place(self, partial: Path, path: Path, outdated: Iterable[Path]) -> None:
-        """Let a file become ``path`` soon, and delete others after that."""
-        self._due.append((partial, path, outdated))
-        if len(self._due) >= _MOST_DUE:
-            wait(self._begin())
-
-    def check(self, folder: Path) -> None:
-        """Flush all files, and wait for those of a folder.
-
-        Raises
-        ------
-        StorageError
-            One could not be flushed or renamed, or an outdated one not deleted.
-        """
-        self._begin()
-        begun = self._begun.get(folder, {})
-        while begun:
-            path, flushed = begun.popitem()
-            if (error := flushed.exception()) is not None:
-                raise unwritable(path, error) from error
-
-    def _begin(self) -> list[Future[None]]:
-        started = []
-        while self._due:
-            partial, path, outdated = self._due.pop()
-            try:
-                flushed = self._threads.submit(_place, partial, path, outdated)
-            except RuntimeError as error:  # no thread could be started
-                _discard(partial)
-                flushed = Future()
-                flushed.set_exception(error)
-            self._begun.setdefault(path.parent, {})[path] = flushed
-            started.append(flushed)
-        return started
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._begin()
-        self._threads.shutdown()
-        if kind is None:
-            for folder in list(self._begun):
-                self.check(folder)
-
-
 @contextmanager
-def replacing(
-    path: Path, flushes: Flushes | None = None, outdated: Iterable[Path] = ()
-) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """Give a file to write, which becomes ``path`` once it is on the disk.
 
-    With ``flushes`` that is when those are left, at the latest. Files that are
-    ``outdated`` then go.
-
     Raises
     ------
     StorageError
-        It cannot be written: a full disk, a read-only folder. Or another cannot be
-        deleted.
+        It cannot be written: a full disk, a read-only folder.
     """
     partial = _own_place(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
-        (flushes.place if flushes else _place)(partial, path, outdated)
+        sync(partial)
+        partial.replace(path)
+        sync(path.parent)
     except BaseException as error:
-        _discard(partial)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
         if isinstance(error, OSError | SafetensorError):
             raise unwritable(path, error) from error
         raise
@@ -141,18 +70,6 @@ def _own_place(path: Path) -> Path:
     # Processes of two containers that share a folder may have one number.
     own = f"{os.getpid()}-{os.urandom(4).hex()}"
     return path.with_name(f".{path.name}.{own}{_PARTIAL}")
-
-
-def _place(partial: Path, path: Path, outdated: Iterable[Path]) -> None:
-    try:
-        sync(partial)
-        partial.replace(path)
-        sync(path.parent)
-    except BaseException:
-        _discard(partial)
-        raise
-    for other in outdated:
-        remove(other)
 
 
 @contextmanager
@@ -234,15 +151,8 @@ def unfinished(names: Iterable[str]) -> list[str]:
     return [name for name in found if own not in name]
 
 
-def _discard(partial: Path) -> None:
-    with suppress(OSError):
-        partial.unlink(missing_ok=True)
-
-
 def unwritable(path: Path, error: BaseException) -> StorageError:
     """Word the error of a file that cannot be written, with the cure."""
-    if isinstance(error, StorageError):
-        return error  # it names another file, which could not be deleted
     return StorageError(
         f"cannot write {path}: {error}; make room on that disk, or make the folder"
         " writable, then resume the run or repeat the command"
@@ -383,16 +293,10 @@ def write_arrays(
     path: Path,
     arrays: Arrays,
     meta: str = "",
-    flushes: Flushes | None = None,
-    outdated: Iterable[Path] = (),
-    spare: Path | None = None,
 ) -> None:
     """Write named arrays, and a text beside them, as safetensors with a checksum.
 
-    The owner alone may read the file. ``flushes`` and ``outdated`` are those of
-    :func:`replacing`. A file that nobody needs any more may be ``spare``: the new one
-    takes over its place on the disk if it is as long, as to make a file takes longer
-    than to write it.
+    The owner alone may read the file.
 
     Raises
     ------
@@ -404,42 +308,20 @@ def write_arrays(
     contiguous = plain(arrays)
     # One entry: of several, the library would write another order each time.
     blob = save(contiguous, {_ABOUT: json.dumps([_checksum(contiguous, meta), meta])})
-    with replacing(path, flushes, outdated) as partial:
-        if spare is not None:
-            _take_over(spare, partial, len(blob))
-        with open(partial, "wb", _BUFFER, opener=_place_of) as file:
-            file.write(blob)
+    with (
+        replacing(path) as partial,
+        open(partial, "xb", _BUFFER, opener=_for_owner) as file,
+    ):
+        file.write(blob)
 
 
-def _take_over(spare: Path, partial: Path, size: int) -> None:
-    """Rename a file of ours that is to be written over, if that alters nothing else."""
-    with suppress(OSError):
-        found = spare.lstat()
-        if stat.S_ISREG(found.st_mode) and found.st_size == size and _is_own(found):
-            spare.rename(partial)
-
-
-def _is_own(found: os.stat_result) -> bool:
-    """Whether a file is this user's, and has no second name as in backups by links."""
-    return found.st_uid == os.geteuid() and found.st_nlink == 1
-
-
-def _place_of(path: str, _: int) -> int:
-    """Open a file that was taken over, or make one."""
-    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-    with suppress(FileNotFoundError):
-        descriptor = os.open(path, flags)
-        if _is_own(os.fstat(descriptor)):  # nobody linked it in the meantime
-            os.fchmod(descriptor, _PRIVATE)
-            return descriptor
-        os.close(descriptor)
-        os.unlink(path)  # noqa: PTH108
-    return os.open(path, flags | os.O_CREAT | os.O_EXCL, _PRIVATE)
+def _for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, _PRIVATE)
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
     """Write named arrays as NumPy does. The owner alone may read the file."""
-    with replacing(path) as partial, open(partial, "wb", opener=_place_of) as file:
+    with replacing(path) as partial, open(partial, "xb", opener=_for_owner) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
@@ -524,17 +406,16 @@ def _cure(error: Exception) -> str:
     return "restore it, or start a new run"
 
 
-def write_once(path: Path, content: bytes, *, is_lasting: bool = False) -> bytes:
+def write_once(path: Path, content: bytes) -> bytes:
     """Write ``path`` unless it is there, for the owner's eyes only.
 
-    A reader finds it whole or not at all; of several writers at once one wins.
+    A reader finds it whole or not at all; of several writers at once one wins. It is on
+    the disk when this returns, and outlives a power cut.
 
     Parameters
     ----------
     path : path
     content : bytes
-    is_lasting : bool
-        Wait until it is on the disk, so that it outlives a power cut.
 
     Returns
     -------
@@ -555,12 +436,10 @@ def write_once(path: Path, content: bytes, *, is_lasting: bool = False) -> bytes
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
-                if is_lasting:
-                    file.flush()
-                    os.fsync(file.fileno())
+                file.flush()
+                os.fsync(file.fileno())
             os.link(partial, path)
-            if is_lasting:
-                sync(path.parent)
+            sync(path.parent)
         except FileExistsError:  # another was first
             pass
         finally:

@@ -22,6 +22,7 @@ from clients.privacy.site import (
 )
 from clients.store import (
     ClientStore,
+    Unsaved,
     begin_folder,
     bind_config,
     bind_data,
@@ -32,8 +33,7 @@ from clients.store import (
 )
 
 from ..core.data import GraphPartition
-from ..core.errors import DataError, StorageError, WireError, full_reason
-from ..core.files import Flushes
+from ..core.errors import DataError, FedGraphError, WireError, full_reason
 from ..core.privacy_settings import METRIC as PRIVACY
 from ..core.process import Kept, choose_device, log_failure
 from ..core.rules import MOST_ROUNDS
@@ -74,12 +74,8 @@ def answer_all(
     ids: Sequence[int],
     parcels: Mapping[int, Parcel],
     answer: Answer,
-    spent: Mapping[int, tuple[float, float]] | None = None,
 ) -> dict[int, Parcel]:
-    """Answer for each client; one that raises is reported and the others go on.
-
-    ``spent`` says when work for a client began before, and how many seconds it took.
-    """
+    """Answer for each client; one that raises is reported and the others go on."""
     replies: dict[int, Parcel] = {}
     failed: dict[int, Exception] = {}
     import torch
@@ -87,8 +83,7 @@ def answer_all(
     # Vanishing gradients become denormal numbers, which CPUs compute 10x slower.
     torch.set_flush_denormal(True)
     for client_id in ids:
-        started_at, before = (spent or {}).get(client_id, (time.time(), 0.0))
-        begin = time.perf_counter() - before
+        started_at, begin = time.time(), time.perf_counter()
         try:
             reply = answer(client_id, parcels.get(client_id, Parcel()))
         except FailedAfterDrawing as drawn:
@@ -104,6 +99,16 @@ def answer_all(
     for clients, _ in group_reasons(reasons):  # in full, and each reason once
         log_failure(f"{name_clients(clients)} failed", failed[clients[0]])
     return replies
+
+
+def _failed(reply: Parcel, error: Exception) -> Parcel:
+    """Reply of a client whose state is lost: what it drew and took, and the error."""
+    kept = {
+        name: value
+        for name, value in reply.metrics.items()
+        if name.startswith(PRIVACY) or name in (STARTED_AT, COMPUTE_S)
+    }
+    return Parcel(error=full_reason(error), metrics=kept)
 
 
 class FailedAfterDrawing(Exception):
@@ -195,31 +200,23 @@ class Asked:
         parcels: Mapping[int, Parcel],
         header: Mapping[str, Scalar],
         action: Action,
-        flushes: Flushes,
     ) -> None:
-        self._context, self._resolved, self._flushes = context, resolved, flushes
+        self._context, self._resolved = context, resolved
         self._lives = Lives.from_text(context.run_id, header.get(EARLIER_RUNS, ""))
         self._parcels, self._header, self._action = parcels, header, action
         self._is_own = is_site(context.node_config)
-        self._stores: dict[int, ClientStore] = {}
+        self._unsaved = Unsaved()
 
     def replies(self) -> dict[int, Parcel]:
         """Answer for each client whose state is on the disk; others have failed."""
-        # A state may still be on its way to the disk.
         replies = answer_all(sorted(self._parcels), self._parcels, self._answer)
-        timed = {
-            c: (p.metrics[STARTED_AT], p.metrics[COMPUTE_S]) for c, p in replies.items()
-        }
-        return answer_all(sorted(replies), replies, self._pass_on, timed)
-
-    def _pass_on(self, client_id: int, reply: Parcel) -> Parcel:
         try:
-            if client_id in self._stores:
-                self._flushes.check(self._stores[client_id].folder)
-        except StorageError as error:
-            drawn = {k: v for k, v in reply.metrics.items() if k.startswith(PRIVACY)}
-            raise FailedAfterDrawing(drawn) from error
-        return reply
+            self._unsaved.commit()
+        except FedGraphError as error:
+            lost = self._unsaved.clients
+            log_failure(f"{name_clients(sorted(lost))} failed", error)
+            replies |= {c: _failed(replies[c], error) for c in lost}
+        return replies
 
     @cached_property  # once per message; what is refused is refused to every client
     def _experiment(self) -> str:
@@ -244,9 +241,8 @@ class Asked:
             self._experiment,
             client_id=client_id,
             lives=self._lives,
-            flushes=self._flushes,
+            unsaved=self._unsaved,
         )
-        self._stores[client_id] = store
         policy = visit().policy
         site = resolved.site(
             store,

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from clients import letters
 from clients.base import GraphClient
-from clients.store import bind_config, bind_run
+from clients.store import bind_config, bind_run, bound_runs
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.core.errors import PolicyError, RunFailedError
 from fedgraph_flwr.core.wire import AUDIT_HEAD, Parcel, pack, record_sizes, unpack
@@ -224,10 +224,10 @@ def test_a_dry_run_cannot_delete_another_experiment(
     node |= {"fresh-start": True} if fresh_start else {}
     config = resolve({**defaults(), **toys.tiny("fedavg")}).to_config()
     bind_run(tmp_path, 5, "e", config)
-    kept = tmp_path / "e" / "client-0" / "round-000001.safetensors"
+    kept = tmp_path / "e" / "client-0" / "model"
     kept.parent.mkdir(parents=True)
     kept.write_text("state")
-    notes = sorted((tmp_path / "runs").iterdir())
+    notes = bound_runs(tmp_path)
     for run_id in (5, 6):  # the run itself, turned into a dry one, and another run
         for kind in KINDS:
             content = pack(dict.fromkeys(clients, Parcel()), header())
@@ -236,7 +236,7 @@ def test_a_dry_run_cannot_delete_another_experiment(
             except RunFailedError:
                 continue
     assert kept.read_text() == "state"
-    assert set(notes) <= set((tmp_path / "runs").iterdir())
+    assert bound_runs(tmp_path)["e"] == notes["e"]
     bind_config(tmp_path, "e", config)  # and it is bound to what it was
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sqlite3
 
 import pytest
 import toys
 from matrix import mostly_slow, one_per_strategy
 from stops import ROUNDS, contents, list_rounds, places, resumed, stopped
 
-from fedgraph_flwr.core import files
+from clients import store
 from fedgraph_flwr.core.errors import (
     ConfigError,
     DataError,
@@ -56,20 +57,20 @@ def test_a_full_disk_names_the_file_and_loses_nothing(run, once, tmp_path):
     assert resumed(run, part, "gcfl+").sha == once("gcfl+", **ROUNDS).sha
 
 
-def test_a_state_that_cannot_be_flushed_is_one_clients_failure(
+def test_states_that_cannot_be_written_are_one_nodes_failure(
     run, monkeypatch, tmp_path
 ):
-    def place(partial, path, outdated, kept=files._place):
-        if path.match("client-1/round-000002-*"):
-            raise OSError(28, "No space left on device")
-        kept(partial, path, outdated)
+    def write(db, state, kept=store._write):
+        if (state.store.client_id, state.server_round) == (1, 2):
+            raise sqlite3.OperationalError("database or disk is full")
+        kept(db, state)
 
-    monkeypatch.setattr(files, "_place", place)
+    monkeypatch.setattr(store, "_write", write)
     some = {"min-fit-replies": 0.5, "num-server-rounds": 3}
-    done = run("fedavg", **some, **places(tmp_path))
+    done = run("fedavg", nodes=3, **some, **places(tmp_path))
     ((number, client, reason),) = (f.values() for f in done.summary["failures"])
     assert (number, client) == (2, 1)
-    assert "No space left on device; make room on that disk" in reason
+    assert "disk is full; make room on that disk" in reason
 
 
 def test_failures_are_in_their_file_and_not_in_checkpoints(run, monkeypatch, tmp_path):

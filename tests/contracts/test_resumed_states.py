@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +9,11 @@ import numpy as np
 import pytest
 import toys
 from matrix import one_per_strategy
-from stops import ROUNDS, contents, places, resumed, stopped
+from stops import ROUNDS, contents, lose_client, places, resumed, stopped
 
 import datasets
-from clients.store import ClientStore
+from clients.store import STATES, ClientStore
+from fedgraph_flwr.core.database import Database
 from fedgraph_flwr.core.errors import (
     ConfigError,
     DataError,
@@ -97,7 +97,7 @@ def test_peers_refuse_to_go_on_from_a_branch_that_the_server_has_left(
     for why in (
         "again, with other mail",  # clients 0 and 2, without client 1's letter
         "client 1 has done round 5 in a run that the server has left",
-        "delete round-000005-",
+        "DELETE FROM states WHERE client = 1 AND round >= 5",
     ):
         assert why in str(failed.value)
 
@@ -126,7 +126,7 @@ def test_a_node_still_at_work_on_the_killed_run_changes_nothing(
     def let_go(self, message):
         if message.content.get("header", {}).get("server-round") == 8 and held:
             store, number, tensors, more = held.pop()
-            store._flushes = None
+            store._unsaved = None
             try:
                 save(store, number, tensors, **more)
             except WireError as error:
@@ -145,13 +145,15 @@ def test_a_folder_restored_from_a_copy_of_another_branch_is_refused(
     run, method, tmp_path, monkeypatch
 ):
     part = stopped(run, method, tmp_path, at=6, **SELDOM)  # it has done round 5
-    (folder,) = (tmp_path / "state").glob("*/client-1")
-    shutil.copytree(folder, tmp_path / "copy")
+    (path,) = (tmp_path / "state").glob(f"*/{STATES}")
+    of_client, states = "FROM states WHERE client = 1", Database(path, "")
+    copy = states.rows(f"SELECT * {of_client}")
     fail_in(monkeypatch, 5)
     with killed_at_checkpoint(8), pytest.raises(Killed):
         resumed(run, part, method, **{"num-server-rounds": 9})
-    shutil.rmtree(folder)
-    shutil.copytree(tmp_path / "copy", folder)
+    with states.transaction() as db:
+        db.execute(f"DELETE {of_client}")
+        db.executemany("INSERT INTO states VALUES (?, ?, ?, ?, ?)", copy)
     found = resumed(run, part, method, **{"num-server-rounds": 9}).summary["failures"]
     assert [(f["round"], f["client"]) for f in found] == [
         (5, 1),
@@ -180,8 +182,8 @@ def test_a_longer_run_that_completes_no_round_takes_nothing_from_clients(
     assert resumed(run, whole, "fedavg").sha == whole.sha
     more = resumed(run, whole, "fedavg", **longer)
     assert more.sha == once("fedavg", **{**seldom, **longer}).sha
-    (folder,) = (tmp_path / "state").glob("*/client-1")
-    rounds = [path.name.split("-")[1] for path in folder.glob("round-*")]
+    (path,) = (tmp_path / "state").glob(f"*/{STATES}")
+    rounds = Database(path, "").rows("SELECT round FROM states WHERE client = 1")
     assert len(rounds) == len(set(rounds)), "states that nobody needs are gone"
 
 
@@ -224,8 +226,9 @@ def test_states_of_runs_that_came_to_nothing_do_not_pile_up(run, tmp_path, monke
             kill_when_answered(patch, 5)
             with pytest.raises(Killed):
                 resumed(run, part, "fedavg")
-    (folder,) = (tmp_path / "state").glob("*/client-1")
-    assert len(list(folder.glob("round-*"))) <= 4
+    (path,) = (tmp_path / "state").glob(f"*/{STATES}")
+    states = Database(path, "").rows("SELECT round FROM states WHERE client = 1")
+    assert len(states) <= 4
 
 
 @pytest.mark.parametrize(
@@ -383,8 +386,7 @@ def lose_state(monkeypatch, root: Path, *, client: int, before_round: int) -> No
     def lose(self, message):
         header = message.content.get("header", {})
         if header.get("server-round") == before_round:
-            for folder in (root / "state").glob(f"*/client-{client}"):
-                shutil.rmtree(folder)
+            lose_client(root / "state", client)
         return deliver(self, message)
 
     monkeypatch.setattr(InlineGrid, "deliver", lose)
@@ -424,8 +426,7 @@ def test_a_fresh_start_whose_reply_was_lost_is_told_later(
     def lose(self, message):
         header = message.content.get("header", {})
         if header.get("server-round") == 3 and todo:
-            (folder,) = (tmp_path / "state").glob(f"*/client-{todo.pop()}")
-            shutil.rmtree(folder)
+            lose_client(tmp_path / "state", todo.pop())
         return deliver(self, message)
 
     monkeypatch.setattr(InlineGrid, "deliver", lose)

@@ -63,9 +63,10 @@ def test_ledger_and_noise_stay_with_their_site(
     }
     assert set(summary["data_sha256"].values()) == {""}
     for client in CLIENTS:
-        (kept,) = (folder / f"site-{client}" / private.name).glob("client-*")
+        site = folder / f"site-{client}"
+        (kept,) = (site / private.name).glob("client-*")
         assert kept.name == f"client-{client}"
-        assert (kept / "privacy-ledger.json").is_file()
+        assert (site / "site.sqlite3").is_file()
 
 
 def test_three_of_four_sealed_sites_on_a_ring_finish_after_one_is_killed(

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clients.privacy import noisy_views, site
-from clients.privacy.accounts import FOLDER as LIFETIME
 from clients.privacy.accounts import Ledger
+from clients.site_database import site_database
 from fedgraph_flwr.node import introduce
 
 _EPS = 1e-9
@@ -26,7 +26,7 @@ def keep_witness(path: Path) -> None:
     Lines are in the kernel before the run goes on, so a kill does not lose them.
     """
     lines = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    account, credit = "", 0.0
+    account, credit = "", 0.0  # a client's folder, and what it has paid for
     charge_edges, noisy_update = Ledger.charge_edges, site.PrivateSite.noisy_update
     add_noise = noisy_views.add_noise
 
@@ -37,7 +37,8 @@ def keep_witness(path: Path) -> None:
     def edges(self, positions, epsilon):
         nonlocal account, credit
         charged = charge_edges(self, positions, epsilon)
-        account, credit = self.path, epsilon * len(positions)
+        account = str(self.path.parent.joinpath(*self.whose))
+        credit = epsilon * len(positions)
         return charged
 
     def noise(triangle, epsilon, *args, **kw):
@@ -50,7 +51,7 @@ def keep_witness(path: Path) -> None:
     def release(self, update, partition, **kw):
         noisy = noisy_update(self, update, partition, **kw)
         digest = hashlib.sha256(b"".join(a.tobytes() for a in noisy)).hexdigest()
-        write(self.ledger(partition).path, "update", 1.0, digest=digest)
+        write(self.folder, "update", 1.0, digest=digest)
         return noisy
 
     Ledger.charge_edges, site.PrivateSite.noisy_update = edges, release
@@ -58,7 +59,7 @@ def keep_witness(path: Path) -> None:
 
 
 def account_faults(witness: Path) -> list[str]:
-    """One line for each account, of a run or of all runs, below what was drawn."""
+    """One line for each account of a client in a run that is below what was drawn."""
     drawn: dict[tuple[str, str], float] = defaultdict(float)
     faults, released = [], set()
     for text in witness.read_text().splitlines() if witness.exists() else []:
@@ -69,23 +70,18 @@ def account_faults(witness: Path) -> list[str]:
             continue
         released |= {line["digest"]} if "digest" in line else set()
         drawn[line["path"], line["kind"]] += line["amount"]
-    over_runs: dict[Path, float] = defaultdict(float)
     for (name, kind), amount in drawn.items():
         if not name:  # is a fault already: drawn before anything was charged
             continue
-        path = Path(name)
-        stored = json.loads(path.read_text()) if path.exists() else {}
-        counts = stored.get("updates", {}).values()
-        spent = sum(stored.get("edge", [])) if kind == "edges" else sum(counts)
-        if spent < amount * (1 - _EPS):
-            faults.append(f"{path}: {kind} {spent:g} on record, {amount:g} drawn")
-        if kind == "edges":
-            over_runs[path.parents[2] / LIFETIME / path.parent.name] += amount
-    for account, amount in over_runs.items():
-        files = account.glob("*.json")
-        spent = sum(sum(json.loads(f.read_text())["edge"].values()) for f in files)
-        if spent < amount * (1 - _EPS):
-            faults.append(f"{account}: {spent:g} on record, {amount:g} drawn")
+        client = Path(name)
+        key = (client.parent.name, client.name)
+        what = "SUM(epsilon) FROM edges" if kind == "edges" else "COUNT(*) FROM updates"
+        of_run = f"SELECT {what} WHERE experiment = ? AND client = ?"
+        ((spent,),) = site_database(client.parents[1]).rows(of_run, *key) or [(0,)]
+        if (spent or 0) < amount * (1 - _EPS):
+            faults.append(
+                f"{client}: {kind} {spent or 0:g} on record, {amount:g} drawn"
+            )
     return list(dict.fromkeys(faults))
 
 

@@ -12,7 +12,6 @@ import toys
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedgraph_flwr.core import files
 from fedgraph_flwr.core.files import (
     inert,
     is_there,
@@ -80,20 +79,15 @@ def test_what_cannot_be_seen_is_not_taken_for_absent(tmp_path):
                 look(folder / "state")
 
 
-@pytest.mark.parametrize("spare", [False, True])
-def test_only_the_owner_may_read_a_file(tmp_path, spare):
-    path, old = tmp_path / "f", tmp_path / "old"
-    before = os.umask(0)
+def test_only_the_owner_may_read_a_file(tmp_path):
+    path, before = tmp_path / "f", os.umask(0)
     try:
-        write_arrays(old, {"w": np.zeros(3)})
-        old.chmod(0o666)
-        write_arrays(path, {"w": np.ones(3)}, spare=old if spare else None)
+        write_arrays(path, {"w": np.ones(3)})
         write_npz(tmp_path / "npz", {"w": np.ones(3)})
     finally:
         os.umask(before)
     for written in (path, tmp_path / "npz"):
         assert stat.S_IMODE(written.stat().st_mode) == 0o600
-    assert old.exists() is not spare
 
 
 def test_a_private_folder_is_entered_by_its_user_alone(tmp_path):
@@ -127,24 +121,6 @@ def test_writers_of_one_file_leave_it_whole(tmp_path):
             seen.add(len(read_arrays(path, "file", "cure")[0]["w"]))
     assert seen <= set(sizes)
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
-
-
-def test_a_place_that_was_linked_since_is_given_up(tmp_path):
-    path, link = tmp_path / "partial", tmp_path / "backup"
-    path.write_bytes(b"precious")
-    link.hardlink_to(path)
-    os.close(files._place_of(str(path), 0))
-    assert link.read_bytes() == b"precious"
-    assert path.read_bytes() == b""
-
-
-def test_no_link_is_followed(tmp_path):
-    path, target = tmp_path / "partial", tmp_path / "target"
-    target.write_bytes(b"precious")
-    path.symlink_to(target)
-    with pytest.raises(OSError, match="symbolic links"):
-        files._place_of(str(path), 0)
-    assert target.read_bytes() == b"precious"
 
 
 def test_a_folder_is_made_apart_from_what_another_container_left(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 
 import datasets
-from clients.store import default_state_dir
+from clients.store import STATES, default_state_dir
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.errors import DataError, FedGraphError
@@ -102,7 +102,7 @@ def test_folders_of_the_run_mean_nothing_at_a_site_which_says_so(site, caplog):
         "cache-dir": str(site / "ward-7" / "cache"),
     }
     assert attack(site, own) == ""  # completed, on the site's own file
-    assert list((site / "ward-7" / "state").rglob("round-*.safetensors"))
+    assert list((site / "ward-7" / "state").rglob(STATES))
     assert list((site / "ward-7" / "cache").glob("smiles-csv-*"))
     said = "the run sets data-dir, state-dir, cache-dir, which mean nothing at this"
     assert [said in m for m in caplog.messages].count(True) == 1
@@ -112,7 +112,7 @@ def test_folders_of_the_run_mean_nothing_at_a_site_which_says_so(site, caplog):
 def test_without_keys_of_its_own_a_site_takes_its_default_folders(site):
     assert attack(site, {"data-path": str(site / "ward-7" / "own.csv")}) == ""
     assert list((site / "default-cache").glob("smiles-csv-*"))
-    assert list((site / "default-state").rglob("round-*.safetensors"))
+    assert list((site / "default-state").rglob(STATES))
 
 
 @pytest.mark.parametrize(

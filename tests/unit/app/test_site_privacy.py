@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ import datasets
 from clients import fedsage_plus
 from clients.base import GraphClient, start_of
 from clients.fedsage_plus_generator import choose_neighbours
+from clients.site_database import SITE_FILE, site_database
 from clients.tasks.graph_classifier import GraphClassifierClient
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.core.errors import PolicyError, RunFailedError
@@ -83,10 +84,7 @@ class Asker:
 
     def updates(self):
         """Noisy updates that the site has paid for."""
-        path = self.root / "privacy-lifetime" / "updates.json"
-        if not path.exists():
-            return 0
-        return sum(json.loads(path.read_text())["updates"].values())
+        return len(site_database(self.root).rows("SELECT 1 FROM updates"))
 
 
 # Failure tells of the data ----------------------------------------------------------
@@ -339,7 +337,7 @@ def test_an_account_that_cannot_be_read_does_not_cost_the_line(tmp_path, monkeyp
     asker.call()
 
     def unreadable(*_):
-        (tmp_path / "e" / "client-0" / "privacy-ledger.json").write_text("{")
+        (tmp_path / SITE_FILE).write_bytes(b"{" * 999)
         raise PolicyError("larger")
 
     monkeypatch.setattr(gate, "_check_size", unreadable)
@@ -347,7 +345,8 @@ def test_an_account_that_cannot_be_read_does_not_cost_the_line(tmp_path, monkeyp
         asker.train()
     line = asker.log()[-1]
     assert line["outcome"] == "refused"
-    assert "what was spent cannot be read: DataError: privacy ledger" in line["note"]
+    assert "what was spent cannot be read: DataError: " in line["note"]
+    assert f"{SITE_FILE} cannot be read" in line["note"]
 
 
 def test_a_refused_message_without_noise_has_one_line(tmp_path):
@@ -398,8 +397,8 @@ def test_a_round_is_not_asked_again_of_data_that_have_changed(tmp_path, monkeypa
     assert asker.train(2, **{"last-round": 1}).error == ""
     serve.clear_kept()
     assert asker.train().error == ""  # the same data
-    ledger = tmp_path / "e" / "client-0" / "privacy-ledger.json"
-    spent = ledger.read_text()
+    account = partial(site_database(tmp_path).rows, "SELECT * FROM edges")
+    spent = account()
     edit_a_bond(monkeypatch)
     for number in (1, 3):
         reply = asker.train(number)
@@ -407,7 +406,7 @@ def test_a_round_is_not_asked_again_of_data_that_have_changed(tmp_path, monkeypa
         note = asker.log()[-1]["note"]
         assert "data of client 0 are not those with which it began" in note
         assert "restore the data, or start a new run" in note
-    assert ledger.read_text() == spent
+    assert account() == spent != []
     asker.node["state-dir"] = str(tmp_path / "new")
     asker.call()
     assert asker.train().error == ""
@@ -441,7 +440,7 @@ def test_a_run_without_roll_call_ends_none_at_a_site_that_may_begin_afresh(
     assert "Flower run 6 is not known at this site" in asker.log()[-1]["note"]
     asker.config = honest
     assert asker.train(2, run=5, **{"last-round": 1}).error == ""
-    shutil.rmtree(tmp_path / "runs")
+    (tmp_path / SITE_FILE).unlink()
     assert asker.train(3, run=5, **{"last-round": 2}).error == ""
     assert asker.train(run=6).error.startswith("WireError: see")
     assert "Flower run 6 is not known at this site" in asker.log()[-1]["note"]
@@ -462,7 +461,8 @@ def test_kept_noisy_graphs_without_their_ledger_are_refused(tmp_path, caplog, is
     asker = Asker(tmp_path, **EDGES)
     asker.call()
     assert asker.train().error == ""
-    (tmp_path / "e" / "client-0" / "privacy-ledger.json").unlink()
+    with site_database(tmp_path).transaction() as db:
+        db.execute("DELETE FROM edges")
     if is_new:
         serve.clear_kept()
     for _ in range(2):

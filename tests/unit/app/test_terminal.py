@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import time
-from pathlib import Path
 
 import pytest
 
 import datasets
+from clients import store
 from clients.base import GraphClient
 from fedgraph_flwr import server_app
-from fedgraph_flwr.core import files, process
+from fedgraph_flwr.core import process
 from fedgraph_flwr.core.errors import DataError, RunFailedError, StorageError
 from fedgraph_flwr.core.process import LastWord, announced, log_failure
 from fedgraph_flwr.core.words import (
@@ -133,12 +134,11 @@ def test_a_full_disk_of_all_clients_is_named_once(run, monkeypatch, logged):
 
 
 def test_a_site_answers_when_its_states_are_on_the_disk(run, monkeypatch):
-    def fails(path: Path) -> None:
-        if "round-000001" in path.name and "client-1" in str(path):
-            raise OSError(5, "Input/output error")
+    def fails(*_) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
 
-    monkeypatch.setattr(files, "sync", fails)
-    with pytest.raises(RunFailedError, match=r"StorageError: cannot write .*client-1"):
+    monkeypatch.setattr(store, "_write", fails)
+    with pytest.raises(RunFailedError, match=rf"StorageError: .*{store.STATES} cannot"):
         run("fedavg")
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from clients.store import FOLDER, bind_run, forget
+from clients.site_database import SITE_FILE, site_database
+from clients.store import bind_run, bound_runs, forget
 from fedgraph_flwr import server_app
 from fedgraph_flwr.core.errors import ConfigError, WireError
 from fedgraph_flwr.results.model_files import WarmStart
@@ -151,7 +152,8 @@ def test_a_dry_run_leaves_its_report_and_nothing_else(run, method):
     kept = [p for p in state.rglob("*") if p.is_file()]
     # The log of the site, and the key by which it is known, are no part of a run.
     names = {p.relative_to(state).parts[0] for p in kept} - {"identity", "journal.csv"}
-    assert names <= {"audit.jsonl", "audit.lock"}, kept
+    site = {SITE_FILE, f"{SITE_FILE}-journal"}
+    assert names <= {"audit.jsonl", "audit.lock", *site}, kept
 
 
 def test_its_bytes_are_those_of_a_first_round(run):
@@ -173,7 +175,8 @@ def test_what_a_dry_run_drew_of_privacy_is_kept(run):
     noisy = {"privacy.update-clip": 1.0, "dry-run": True}
     found = run("fedavg", **noisy)
     state = Path(found.overrides["state-dir"])
-    assert (state / found.path.name / "client-0").is_dir()
+    query = "SELECT count(*) FROM updates WHERE experiment = ?"
+    assert site_database(state).rows(query, found.path.name) == [(3,)]
 
 
 def test_only_the_run_itself_can_be_forgotten(tmp_path):
@@ -188,7 +191,7 @@ def test_only_the_run_itself_can_be_forgotten(tmp_path):
     assert (tmp_path / "one" / "client-0").is_dir()
     forget(tmp_path, 1, "one", config, [0])
     assert not (tmp_path / "one").exists()
-    assert {p.name for p in (tmp_path / FOLDER).iterdir()} >= {"2"}
+    assert bound_runs(tmp_path) == {"two": [2]}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])

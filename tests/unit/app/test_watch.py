@@ -86,7 +86,7 @@ def test_the_log_says_what_the_server_measured_and_counted(run, tmp_path, said):
 def test_simulation_has_no_audit_log_and_no_lines_of_clients(run, said):
     finished = run("fedavg")
     state = Path(finished.overrides["state-dir"])
-    assert list(state.rglob("round-*.safetensors"))
+    assert list(state.rglob("states.sqlite3"))
     assert not list(state.rglob("audit.jsonl"))
     assert not (finished.path.parent / "audit.jsonl").exists()
     assert not [m for m in said() if ", client " in m]

@@ -8,10 +8,12 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import toys
 
-from clients.privacy.accounts import locked, write_record
+from clients.privacy.accounts import Ledger
+from clients.site_database import SITE_FILE
 from clients.store import (
     ClientStore,
     begin_folder,
@@ -21,7 +23,7 @@ from clients.store import (
     check_run,
     is_known,
 )
-from fedgraph_flwr.core.errors import DataError, RunFailedError, WireError
+from fedgraph_flwr.core.errors import DataError, RunFailedError, StorageError, WireError
 from fedgraph_flwr.core.files import write_once
 from simulations.inline import InlineGrid
 
@@ -43,6 +45,7 @@ def test_what_may_not_be_seen_is_named_with_its_cure(tmp_path):
     bind_run(tmp_path, 7, "one", {"seed": 1})
     store = ClientStore(tmp_path, "one", client_id=0)
     store.folder.mkdir(parents=True)
+    store.database.path.touch()
     looks = (
         lambda: bind_run(tmp_path, 7, "one", {"seed": 1}),
         lambda: check_run(tmp_path, 7, "one"),
@@ -53,27 +56,8 @@ def test_what_may_not_be_seen_is_named_with_its_cure(tmp_path):
     )
     with toys.shut(tmp_path):
         for look in looks:
-            with pytest.raises(DataError, match=r"cannot be used: .*; let this user"):
+            with pytest.raises(StorageError, match=r"cannot be used: .* let this user"):
                 look()
-
-
-@pytest.mark.parametrize("content", [b"\xff", None])
-def test_a_file_that_cannot_be_used_is_named(tmp_path, content):
-    """Whether it is damaged or a folder; the newest run, or what a run is bound to."""
-    bind_run(tmp_path, 7, "one")
-    newest = next(tmp_path.rglob("of-*"))
-    files = [newest, tmp_path / "runs" / "7"] if content else [newest]
-    for path in files:
-        before = path.read_bytes()
-        path.unlink()
-        path.mkdir() if content is None else path.write_bytes(content)
-        with pytest.raises(DataError, match=f"{path.name} cannot be used"):
-            check_run(tmp_path, 7, "one")
-        if content is None:
-            with pytest.raises(DataError, match=f"{path.name} cannot be used"):
-                bind_run(tmp_path, 8, "one")
-        else:
-            path.write_bytes(before)
 
 
 def test_a_run_without_roll_call_is_refused(tmp_path):
@@ -95,7 +79,7 @@ def test_a_resumed_run_takes_the_place_of_the_one_before(tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        "runs",
+        SITE_FILE,
         "identity",
         "privacy-lifetime",
         "Privacy-LIFETIME",
@@ -115,10 +99,23 @@ def test_what_is_no_folder_for_an_experiment_leaves_no_trace(tmp_path, name):
     assert len(str(caught.value)) < 600
 
 
-def test_a_dry_run_under_an_older_versions_name_is_refused(tmp_path):
-    """That kept no config to compare with; the dry run deletes what it has left."""
+@pytest.mark.parametrize(
+    "left", ["round-000001-7.safetensors", "privacy-ledger.json", "rounds-done"]
+)
+def test_an_experiment_of_an_earlier_version_is_refused(tmp_path, left):
+    folder = tmp_path / "one" / "client-0"
+    folder.mkdir(parents=True)
+    bind_run(tmp_path, 7, "two", {"seed": 1})
+    (folder / left).touch()
+    with pytest.raises(WireError, match=r"'one' left state .* earlier version of"):
+        bind_run(tmp_path, 8, "one", {"seed": 1})
+    assert bound_runs(tmp_path) == {"two": [7]}
+
+
+def test_a_dry_run_under_an_unknown_folders_name_is_refused(tmp_path):
+    """It deletes what it has left."""
     (tmp_path / "one" / "client-0").mkdir(parents=True)
-    with pytest.raises(WireError, match="a dry run would delete it: refused"):
+    with pytest.raises(WireError, match="a dry run would delete: refused"):
         bind_config(tmp_path, "one", {"dry-run": True})
     bind_config(tmp_path, "one", {"dry-run": False})
     bind_config(tmp_path, "two", {"dry-run": True})
@@ -143,12 +140,10 @@ def test_what_the_disk_refuses_is_named_with_its_cure(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    for use in (
-        lambda: write_once(tmp_path / "new" / "key", b"x"),
-        lambda: bind_run(tmp_path / "new", 7, "one"),
-    ):
-        with pytest.raises(DataError, match=f"cannot be used: .*; {cure}"):
-            use()
+    with pytest.raises(DataError, match=f"cannot be used: .*; {cure}"):
+        write_once(tmp_path / "new" / "key", b"x")
+    with pytest.raises(StorageError, match=os.strerror(number)):
+        bind_run(tmp_path / "new", 7, "one")
 
 
 def test_a_folder_or_dangling_link_in_place_of_a_file_is_named(tmp_path):
@@ -192,19 +187,20 @@ def test_a_state_folder_that_is_made_is_for_its_user_alone(tmp_path):
         "run": lambda root: bind_run(root, 7, "one"),
         "sealed": lambda root: begin_folder(root, "one", 0),
         "key": lambda root: write_once(root / "identity" / "client-0.key", b"k"),
-        "account": lambda root: write_account(root / "privacy-lifetime" / "0.json"),
+        "account": lambda root: Ledger(
+            root / "one" / "client-0", data="MUTAG", rows=np.arange(2)
+        ).charge_edges(np.arange(2), 1.0),
+        "states": lambda root: ClientStore(root, "one", client_id=0).save(1, {}),
     }
     for name, make in makers.items():
         make(tmp_path / name / "state")
         folders = [p for p in (tmp_path / name).rglob("*") if p.is_dir()]
-        assert len(folders) > 1
+        assert folders
         for folder in folders:
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
-
-
-def write_account(path):
-    with locked(path):
-        write_record(path, {"edge": {}})
+        for file in (tmp_path / name).rglob("*"):
+            if file.is_file():
+                assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
 
 
 @pytest.mark.parametrize("method", ["fedavg", "local"])
@@ -242,15 +238,6 @@ def test_names_cannot_forge_what_operators_read(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "null"])
-def test_a_damaged_note_of_the_run_config_is_named(tmp_path, text):
-    bind_config(tmp_path, "e", {"seed": 1})
-    (path,) = (tmp_path / "runs").glob("config-*")
-    path.write_text(text)
-    with pytest.raises(DataError, match=r"config-.*restore the file"):
-        bind_config(tmp_path, "e", {"seed": 1})
-
-
 SEALS = {"spreadgnn.seal": True}
 
 
@@ -263,7 +250,9 @@ def test_a_client_whose_folder_of_a_sealed_run_is_gone_is_refused_and_no_other(
     gone = tmp_path / "one" / "client-0"
     gone.rmdir()
     for _ in range(2):
-        with pytest.raises(WireError, match=r"client 0 in .*'one' is gone .* delete"):
+        with pytest.raises(
+            WireError, match=r"client 0 in .*'one' is gone .* sqlite3"
+        ):
             begin_folder(tmp_path, "one", 0)
         begin_folder(tmp_path, "one", 1)
     begin_folder(tmp_path, "two", 0)

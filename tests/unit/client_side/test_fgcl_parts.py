@@ -40,7 +40,7 @@ class LocalClient:
             epsilons=(2.0, 2.0),
             post="clamp01",
             mode=mode,
-            ledger=Ledger(folder, num_graphs=30),
+            ledger=Ledger(folder / "e" / "c", data="d", rows=np.arange(30)),
             folder=folder,
             seed=1,
             client_id=0,

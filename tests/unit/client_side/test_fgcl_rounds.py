@@ -289,7 +289,7 @@ def test_batches_that_would_not_fit_are_refused_before_a_draw(
     monkeypatch.setattr(noisy_view, "MAX_CELLS", 100)  # two graphs of seven nodes
     with pytest.raises(DataError, match=f"Nothing was drawn. Set {key} to 2 or less"):
         make(tmp_path / "refused", **options)
-    assert not list(tmp_path.glob("refused/**/privacy-ledger.json"))
+    assert not list(tmp_path.glob("refused/**/site.sqlite3"))
 
 
 # Where noise goes -----------------------------------------------------------------

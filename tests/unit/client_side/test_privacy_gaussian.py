@@ -12,7 +12,7 @@ from oracles.gaussian import gaussian_delta
 from scipy import stats
 from scipy.optimize import brentq
 
-from clients.privacy.accounts import Ledger
+from clients.privacy.accounts import Budgets, Ledger
 from fedgraph_flwr.core.errors import ConfigError, DataError, PrivacyBudgetError
 
 pytest.importorskip("dp_accounting")
@@ -157,7 +157,8 @@ def test_next_to_no_noise_is_refused(multiplier):
 
 def test_the_ledger_accounts_by_these_functions(tmp_path):
     limit = epsilon_of({4.0: 3}, DELTA) + 1e-6
-    own = Ledger(tmp_path, num_graphs=1, update_budget_max=limit)
+    one, budgets = np.arange(1), Budgets(update=limit)
+    own = Ledger(tmp_path / "e" / "c", data="d", rows=one, budgets=budgets)
     for k in range(3):
         own.charge_update(4.0, delta=DELTA, epsilon_of=epsilon_of, release=str(k))
     assert own.read().client == (pytest.approx(limit, abs=1e-5), DELTA)

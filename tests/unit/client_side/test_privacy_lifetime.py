@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
-import time
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
 import toys
 from matrix import mostly_slow
 
-from clients.privacy import accounts, laplace
-from clients.privacy.accounts import FOLDER, OF_RUN_FOLDER, EdgeRecord, write_record
+from clients.privacy import laplace
+from clients.privacy.accounts import Budgets, Ledger
+from clients.site_database import EARLIER_ACCOUNTS, SITE_FILE, site_database
 from clients.store import ClientStore
 from fedgraph_flwr.core.errors import (
     DataError,
     FedGraphError,
     PrivacyBudgetError,
     RunFailedError,
+    StorageError,
 )
 from fedgraph_flwr.core.privacy_settings import describe
 
 ROWS = np.array([40, 7, 12])
 
 
-def record(folder, **kw):
-    given = {"client": "client-0", "data": "tu:MUTAG", "rows": ROWS, **kw}
-    return EdgeRecord(folder, **given)
+def record(root, client=0, run="run", rows=ROWS, data="tu:MUTAG", source="", **budgets):
+    return Ledger(
+        root / run / f"client-{client}",
+        data=data,
+        rows=rows,
+        source=source,
+        budgets=Budgets(**budgets),
+    )
 
 
 def total(own, positions=slice(None)):
@@ -38,30 +45,35 @@ def total(own, positions=slice(None)):
     return found
 
 
-# The record ----------------------------------------------------------------------
+def change(root, statement):
+    """Do to a site's file what nothing of ours does."""
+    with closing(sqlite3.connect(root / SITE_FILE)) as db, db:
+        db.execute(statement)
+
+
+# The account ---------------------------------------------------------------------
 
 
 def test_charges_follow_the_rows_of_the_data_set_whatever_their_order(tmp_path):
-    record(tmp_path).charge(np.array([0, 2]), 0.5)  # rows 40 and 12
-    other_run = record(tmp_path, rows=np.array([12, 99]))
+    record(tmp_path).charge_edges(np.array([0, 2]), 0.5)  # rows 40 and 12
+    other_run = record(tmp_path, run="other", rows=np.array([12, 99]))
     assert total(other_run) == 0.5
-    other_run.charge(np.array([0, 1]), 0.25)
+    other_run.charge_edges(np.array([0, 1]), 0.25)
     assert total(record(tmp_path)) == 0.75
     assert total(record(tmp_path, rows=np.array([7]))) == 0
     assert total(record(tmp_path), np.array([0, 1])) == 0.5  # rows 40 and 7
-    stored = json.loads((tmp_path / "client-0" / "tu_MUTAG.json").read_text())["edge"]
-    assert stored == {"40": 0.5, "12": 0.75, "99": 0.25}
+    assert other_run.totals(np.arange(2), in_run=True) == [0.25]
+    assert other_run.read().edge.tolist() == [0.25, 0.25]
 
 
-@pytest.mark.parametrize("hidden", ["", "client-0"])
-def test_an_account_that_may_not_be_read_is_not_taken_for_none(tmp_path, hidden):
+def test_an_account_that_may_not_be_read_is_not_taken_for_none(tmp_path):
     """As after a run under another user."""
-    folder = tmp_path / "accounts"
-    record(folder).charge(np.arange(3), 2.0)
-    other = record(folder, client="client-3", budget=3.0)
+    root = tmp_path / "state"
+    record(root).charge_edges(np.arange(3), 2.0)
+    other = record(root, client=3, lifetime=3.0)
     with (
-        toys.shut(folder / hidden),
-        pytest.raises(DataError, match=r"accounts.* be read: Permission.*: let this"),
+        toys.shut(root),
+        pytest.raises(StorageError, match=rf"{SITE_FILE} cannot be used: .* let this"),
     ):
         total(other)
     assert total(other) == 2.0
@@ -69,159 +81,113 @@ def test_an_account_that_may_not_be_read_is_not_taken_for_none(tmp_path, hidden)
 
 def test_a_row_has_one_account_whatever_clients_drew_it(tmp_path):
     """Clients of one site, or one that is hosted under another id in a later run."""
-    first, second = (record(tmp_path, client=f"client-{c}", budget=2.5) for c in (0, 3))
+    first, second = (record(tmp_path, client=c, lifetime=2.5) for c in (0, 3))
     everyone = np.arange(3)
-    first.charge(everyone, 1.0)
+    first.charge_edges(everyone, 1.0)
     assert total(second) == 1.0
-    second.charge(np.array([0]), 1.0)  # row 40
+    second.charge_edges(np.array([0]), 1.0)  # row 40
     assert (total(first), first.own(everyone)) == (2.0, 1.0)
     assert total(second, np.array([1])) == 1.0
     with pytest.raises(PrivacyBudgetError, match="of row 40 to 3; "):
-        first.charge(everyone, 1.0)
-    assert total(record(tmp_path, client="client-7")) == 2.0
+        first.charge_edges(everyone, 1.0)
+    assert total(record(tmp_path, client=7)) == 2.0
 
 
 def test_data_sets_have_accounts_of_their_own_and_so_have_files(tmp_path):
-    record(tmp_path).charge(np.array([0]), 1.0)
+    record(tmp_path).charge_edges(np.array([0]), 1.0)
     assert total(record(tmp_path, data="BACE")) == 0
     files = [
-        record(tmp_path, data="csv", source=f"{name}.csv", client=f"client-{k}")
+        record(tmp_path, data="csv", source=f"{name}.csv", client=k)
         for k, name in enumerate("ab")
     ]
-    files[0].charge(np.array([0]), 1.0)
+    files[0].charge_edges(np.array([0]), 1.0)
     assert [total(own) for own in files] == [1.0, 0.0]
 
 
 def test_a_file_keeps_its_account_under_another_name_and_under_another_id(tmp_path):
     def file(name, client):
-        return record(tmp_path, data="csv", source=name, client=client, budget=2.5)
+        return record(tmp_path, data="csv", source=name, client=client, lifetime=2.5)
 
-    file("a", "client-0").charge(np.array([0]), 1.0)
-    assert total(file("a", "client-1")) == 1.0
-    file("renamed", "client-0").charge(np.array([0]), 1.0)
-    assert total(file("a", "client-0")) == 2.0
+    file("a", 0).charge_edges(np.array([0]), 1.0)
+    assert total(file("a", 1)) == 1.0
+    file("renamed", 0).charge_edges(np.array([0]), 1.0)
+    assert total(file("a", 0)) == 2.0
     with pytest.raises(PrivacyBudgetError, match="of row 40 to 3; "):
-        file("again", "client-0").charge(np.array([0]), 1.0)
-    assert total(file("other", "client-2")) == 0.0
+        file("again", 0).charge_edges(np.array([0]), 1.0)
+    assert total(file("other", 2)) == 0.0
     assert total(record(tmp_path, data="csv2", source="a")) == 0.0
 
 
-def test_what_an_earlier_version_counted_by_client_still_counts(tmp_path):
-    """Its files had a client's rows of a data set, and no name of a file."""
-    for client, spent in (("client-0", {"40": 1.0, "7": 2.0}), ("client-1", {"40": 3})):
-        for data in ("tu_MUTAG", "csv"):
-            (tmp_path / client).mkdir(exist_ok=True)
-            path = tmp_path / client / f"{data}.json"
-            path.write_text(json.dumps({"edge": spent}))
-    assert total(record(tmp_path)) == 4.0
-    record(tmp_path).charge(np.array([0]), 0.5)
-    assert total(record(tmp_path, client="client-9")) == 4.5
-    assert total(record(tmp_path, data="csv", source="a.csv")) == 4.0
+def write_earlier(root, name, content):
+    path = root / EARLIER_ACCOUNTS / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def test_what_an_earlier_version_counted_in_files_still_counts(tmp_path):
+    for client, spent in ((0, {"40": 1.0, "7": 2.0}), (1, {"40": 3})):
+        for data in ("tu_MUTAG", "csv", "csv--a.csv"):
+            write_earlier(tmp_path, f"client-{client}/{data}.json", {"edge": spent})
+    write_earlier(tmp_path, "updates.json", {"updates": {"2.0": 3, "4.0": 1}})
+    assert total(record(tmp_path)) == 0.0  # until there is something to charge
+    record(tmp_path).charge_edges(np.array([0]), 0.5)
+    assert total(record(tmp_path, client=9)) == 4.5
+    assert total(record(tmp_path, data="csv", source="a.csv")) == 8.0
+    assert total(record(tmp_path, data="csv", source="b.csv", client=9)) == 4.0
+    assert record(tmp_path).read().edge.tolist() == [0.5, 0.0, 0.0]
+    seen = []
+    record(tmp_path, client=1, run="b", site_update=99).charge_update(
+        2.0, delta=1e-5, epsilon_of=lambda n, _: seen.append(dict(n)) or 1, release="a"
+    )
+    assert seen == [{2.0: 1}, {2.0: 4, 4.0: 1}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{}", '{"edge": [1]}', '{"edge": {"1": -1}}', '{"edge": {"40": NaN}}'),
+        *('{"edge": {"40": Infinity}}', '{"edge": {"40": 1}, "sha256": "0"}'),
+    ],
+)
+def test_damaged_files_of_an_earlier_version_are_no_fresh_start(tmp_path, text):
+    write_earlier(tmp_path, "client-1/tu_MUTAG.json", text)
+    for _ in range(2):
+        with pytest.raises(DataError, match="what earlier runs spent is unknown"):
+            record(tmp_path).charge_edges(np.array([0]), 1.0)
+    assert not (tmp_path / SITE_FILE).exists()
 
 
 def test_the_charge_over_budget_is_refused_and_changes_nothing(tmp_path):
-    own = record(tmp_path, budget=0.3)
+    own = record(tmp_path, lifetime=0.3)
     for _ in range(3):  # 3 * 0.1 > 0.3 in floating point
-        own.charge(np.array([0]), 0.1)
+        own.charge_edges(np.array([0]), 0.1)
     with pytest.raises(PrivacyBudgetError, match=r"of row 40 to 0\.4; privacy\.budget"):
-        own.charge(np.array([1, 0]), 0.1)
+        own.charge_edges(np.array([1, 0]), 0.1)
     assert total(record(tmp_path, rows=np.array([7]))) == 0
     with pytest.raises(PrivacyBudgetError, match=r"row 7 to 0\.4"):
-        own.charge(np.array([1, 1]), 0.2)  # a graph drawn twice costs twice
+        own.charge_edges(np.array([1, 1]), 0.2)  # a graph drawn twice costs twice
 
 
-def test_records_are_read_again_only_if_they_have_changed(tmp_path, monkeypatch):
-    others = [record(tmp_path, client=f"client-{k}") for k in (1, 2, 3)]
-    for other in others:
-        other.charge(np.array([0]), 0.1)
-        os.utime(other.path, ns=(0, 0))
-    read = []
-    parse = accounts.parse_record
-    monkeypatch.setattr(accounts, "parse_record", lambda t: read.append(t) or parse(t))
-    monkeypatch.setattr(accounts, "_TICK_NS", -1)  # as if written long ago
-    accounts.tally.cache_clear()
-    own = record(tmp_path)
-    assert [total(own) for _ in range(3)] == [math.fsum([0.1] * 3)] * 3
-    assert len(read) == 3
-    others[0].charge(np.array([0]), 1.0)
-    read.clear()
-    assert total(own) == math.fsum([1.1, 0.1, 0.1])
-    assert len(read) == 1
-    shutil.rmtree(others[1].path.parent)
-    assert total(own) == math.fsum([1.1, 0.1])
-    others[2].path.write_text("{}")
-    with pytest.raises(DataError, match="what earlier runs spent is unknown"):
-        total(own)
-    others[2].path.write_text('{"edge": {"40": 2}}')
-    assert total(own) == math.fsum([1.1, 2])
-
-
-def test_totals_are_exact_sums_however_often_records_change(tmp_path):
-    rng = np.random.default_rng(4)
-    spent: dict[int, dict[int, float]] = {}
-    own = record(tmp_path, client="client-99", rows=np.arange(6))
-    for _ in range(60):
-        client = int(rng.integers(5))
-        path = record(tmp_path, client=f"client-{client}").path
-        if client in spent and rng.random() < 0.2:
-            del spent[client]
-            path.unlink()
-        else:
-            rows = rng.choice(6, size=3, replace=False).tolist()
-            spent[client] = {r: float(10.0 ** rng.uniform(-12, 4)) for r in rows}
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps({"edge": spent[client]}))
-        expected = [
-            math.fsum(found.get(row, 0.0) for found in spent.values())
-            for row in range(6)
-        ]
-        assert own.totals(*np.arange(6)[:, None]) == expected
-
-
-@pytest.mark.parametrize("spent", ["NaN", "Infinity", "-1", "1e999"])
-def test_a_record_of_no_number_is_an_error(tmp_path, spent):
-    path = record(tmp_path).path
-    path.parent.mkdir()
-    path.write_text(f'{{"edge": {{"40": {spent}}}}}')
-    with pytest.raises(DataError, match="what earlier runs spent is unknown"):
-        total(record(tmp_path, client="client-1"))
-
-
-def test_a_record_that_changes_within_a_tick_of_the_clock_is_read_again(
-    tmp_path, monkeypatch
-):
-    other, own = (record(tmp_path, client=f"client-{k}") for k in (1, 2))
-    other.charge(np.array([0]), 1.0)
-    assert total(own) == 1.0
-    mark = (1, 1, 1, 1)
-    monkeypatch.setattr(accounts, "_mark", lambda _: (mark, time.time_ns()))
-    assert total(own) == 1.0
-    other.path.write_text('{"edge": {"40": 2}}')
+def test_a_client_that_holds_a_graph_twice_pays_twice(tmp_path):
+    own = record(tmp_path, rows=np.array([5, 5, 6]))
+    own.charge_edges(np.array([0, 1, 2]), 1.0)
+    assert own.read().edge.tolist() == [1.0, 1.0, 1.0]
     assert total(own) == 2.0
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"edge": [1]}', '{"edge": {"1": -1}}'])
-def test_a_damaged_record_is_an_error_not_a_fresh_start(tmp_path, text):
-    other = record(tmp_path, client="client-1").path
-    other.parent.mkdir()
-    other.write_text(text)
-    with pytest.raises(DataError, match="what earlier runs spent is unknown"):
-        record(tmp_path).charge(np.array([0]), 1.0)
+def test_totals_are_exact_sums_whatever_their_order(tmp_path):
+    rng = np.random.default_rng(4)
+    spent = [float(10.0 ** rng.uniform(-12, 4)) for _ in range(40)]
+    for client, epsilon in enumerate(spent):
+        record(tmp_path, client=client).charge_edges(np.array([0]), epsilon)
+    assert total(record(tmp_path)) == math.fsum(spent)
 
 
 @pytest.mark.parametrize("name", ["client", "source"])
-def test_charges_of_a_site_at_the_same_time_are_all_counted(
-    tmp_path, monkeypatch, name
-):
-    def slowly(*content):
-        time.sleep(0.005)  # so that others read before it is written, if they can
-        write_record(*content)
-
-    monkeypatch.setattr(accounts, "write_record", slowly)
-
+def test_charges_of_a_site_at_the_same_time_are_all_counted(tmp_path, name):
     def charge(k):
-        names = {name: f"client-{k % 2}"}
-        record(tmp_path, budget=30, **names).charge(np.array([1]), 1.0)
+        names = {name: str(k % 2)}
+        record(tmp_path, lifetime=30, **names).charge_edges(np.array([1]), 1.0)
 
     with ThreadPoolExecutor(4) as pool:
         done = [f.exception() for f in [pool.submit(charge, k) for k in range(40)]]
@@ -230,6 +196,13 @@ def test_charges_of_a_site_at_the_same_time_are_all_counted(
 
 
 # Runs ----------------------------------------------------------------------------
+
+
+def most_of(root, client):
+    """Largest epsilon of a graph that a client has drawn in all runs."""
+    query = "SELECT sum(epsilon) FROM edges WHERE client = ? GROUP BY row"
+    return max(s for (s,) in site_database(root).rows(query, f"client-{client}"))
+
 
 MODES = {"once": 4.0, "per_round": 12.0}
 
@@ -273,10 +246,7 @@ def test_a_budget_for_the_lifetime_refuses_the_next_run(run, tmp_path):
     failing = {**same, "privacy.budget-scope": "lifetime"}
     with pytest.raises(RunFailedError, match="over all runs of row"):
         run("fgcl", **failing, **{"results-dir": str(tmp_path / "refused")})
-    stored = json.loads(
-        next((tmp_path / "state" / FOLDER / "client-1").glob("*.json")).read_text()
-    )["edge"]
-    assert max(stored.values()) == 8.0  # the refused run drew nothing
+    assert most_of(tmp_path / "state", 1) == 8.0  # the refused run drew nothing
 
 
 @pytest.mark.parametrize(
@@ -295,7 +265,7 @@ def test_a_site_caps_what_all_runs_may_spend_whatever_they_ask(
     asked = {"privacy.edge-epsilon": 2.0, **budget, **places}
     nodes = [{"clients": "0,2"}, capped]
     assert {e for e, _ in spent(run(method, **asked, node_configs=nodes))} == {2.0}
-    charged = next((tmp_path / "state").glob(f"{FOLDER}/client-1/*.json")).read_bytes()
+    charged = most_of(tmp_path / "state", 1)
 
     def forbidden(self, position):
         raise AssertionError("adjacency was read")
@@ -303,16 +273,15 @@ def test_a_site_caps_what_all_runs_may_spend_whatever_they_ask(
     monkeypatch.setattr(laplace.GraphAdjacency, "upper_triangle", forbidden)
     with pytest.raises(RunFailedError, match="client 1: PrivacyBudgetError: see"):
         run(method, **asked, node_configs=nodes, seed=5)
-    after = next((tmp_path / "state").glob(f"{FOLDER}/client-1/*.json")).read_bytes()
-    assert after == charged
+    assert most_of(tmp_path / "state", 1) == charged == 2.0
 
 
 def test_the_smaller_of_both_budgets_is_named(tmp_path):
     one = np.array([0])
     with pytest.raises(PrivacyBudgetError, match="of this site's policy allows 1"):
-        record(tmp_path, budget=2.0, site_budget=1.0).charge(one, 3.0)
+        record(tmp_path, lifetime=2.0, site=1.0).charge_edges(one, 3.0)
     with pytest.raises(PrivacyBudgetError, match=r"privacy\.budget-max .* allows 1"):
-        record(tmp_path, budget=1.0, site_budget=2.0).charge(one, 3.0)
+        record(tmp_path, lifetime=1.0, site=2.0).charge_edges(one, 3.0)
 
 
 def test_a_site_with_a_cap_refuses_runs_without_noise_on_edges(run, tmp_path):
@@ -395,44 +364,31 @@ NOISE = {
 def test_a_client_whose_ledger_says_less_than_it_told_refuses(run, tmp_path, kind):
     method, noise = NOISE[kind]
     finished = run(method, **noise, **{"state-dir": str(tmp_path / "state")})
-    (experiment,) = (tmp_path / "state").glob("*/client-0/privacy-ledger.json")
-    folder, partition = experiment.parent, toys.make_partition(0)
+    state, partition = tmp_path / "state", toys.make_partition(0)
     site = toys.resolved(method, **noise).site(
-        ClientStore(tmp_path / "state", folder.parent.name, client_id=0),
-        is_secret=False,
+        ClientStore(state, finished.path.name, client_id=0), is_secret=False
     )
     before = told(finished)
     site.check_known_spending(before, partition, last_round=3)  # all is as it was
     site.check_known_spending({}, partition, last_round=0)
-    kept = experiment.read_text()
-    experiment.unlink()
-    with pytest.raises(PrivacyBudgetError, match=r"say nothing.* restore the whole"):
+    kept = (state / SITE_FILE).read_bytes()
+    change(state, "UPDATE edges SET epsilon = epsilon / 2")
+    change(state, "UPDATE updates SET epsilon = epsilon / 2")
+    name = "update-epsilon" if kind == "updates" else "edge-epsilon"
+    with pytest.raises(PrivacyBudgetError, match=f"{name} .*, now .* says less"):
+        site.check_known_spending(before, partition, last_round=3)
+    (state / SITE_FILE).write_bytes(kept)
+    if kind != "updates":
+        for of in ("edge-epsilon-site", "edge-epsilon-lifetime"):
+            told_more = {**before, of: 2 * before[of]}
+            with pytest.raises(PrivacyBudgetError, match=f"{of} .*, now"):
+                site.check_known_spending(told_more, partition, last_round=3)
+    (state / SITE_FILE).unlink()
+    with pytest.raises(PrivacyBudgetError, match=r"says nothing.* restore the whole"):
         site.check_known_spending(before, partition, last_round=3)
     with pytest.raises(PrivacyBudgetError, match=r"told the server .* nothing; the"):
         site.check_known_spending({}, partition, last_round=1)
     site.check_known_spending({}, partition, last_round=0)
-    older = json.loads(kept)
-    del older["sha256"]  # as one who means to would
-    older["edge"] = [e / 2 for e in older["edge"]]
-    older["client"][0] /= 2
-    experiment.write_text(json.dumps(older))
-    name = "update-epsilon" if kind == "updates" else "edge-epsilon"
-    with pytest.raises(PrivacyBudgetError, match=f"{name} .*, now .* say less"):
-        site.check_known_spending(before, partition, last_round=3)
-    experiment.write_text(kept)
-    site.check_known_spending(before, partition, last_round=3)
-    if kind != "updates":
-        record = folder.parent / OF_RUN_FOLDER
-        record.rename(tmp_path / "aside")
-        told_more = {**before, "edge-epsilon-site": 2 * before["edge-epsilon-site"]}
-        with pytest.raises(PrivacyBudgetError, match=r"edge-epsilon-site .*, now"):
-            site.check_known_spending(told_more, partition, last_round=3)
-        (tmp_path / "aside").rename(record)
-        shutil.rmtree(tmp_path / "state" / FOLDER)
-        with pytest.raises(
-            PrivacyBudgetError, match=r"edge-epsilon-lifetime .*, now 0"
-        ):
-            site.check_known_spending(before, partition, last_round=3)
 
 
 def test_a_client_that_charges_nothing_needs_no_ledger(tmp_path):

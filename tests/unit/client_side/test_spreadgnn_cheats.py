@@ -31,6 +31,7 @@ from clients.sealing import (
     read_site_key,
 )
 from clients.sealing import site_key_file as key_file
+from clients.site_database import site_database
 from fedgraph_flwr import client_app
 from fedgraph_flwr.core.errors import DataError, RunFailedError, WireError
 from fedgraph_flwr.core.wire import Parcel, pack, unpack
@@ -363,8 +364,8 @@ def test_a_client_that_lost_its_memory_does_not_begin_afresh(spread, monkeypatch
     def forgetful(self, parcel, header):
         if header["server-round"] == 3 and self.job.client_id == 2:
             parcel = without_last_round(parcel)
-            for path in self.job.store.folder.glob("round-*.safetensors"):
-                path.unlink()
+            with self.job.store.database.transaction() as db:
+                db.execute("DELETE FROM states WHERE client = 2")
         return train(self, parcel, header)
 
     monkeypatch.setattr(GraphClient, "participate", forgetful)
@@ -640,11 +641,13 @@ def test_a_run_whose_folder_its_sites_have_deleted_is_not_begun_again(
     tap(monkeypatch, listen)
     substitute(monkeypatch, lambda _, j, key: old if j == 1 else key)
     monkeypatch.setattr(RunFolder, "experiment", name)
-    with pytest.raises(DataError, match=r"client 0 in .* is gone .*the keys.*delete"):
+    with pytest.raises(
+        DataError, match=r"client 0 in .* is gone .*keys.* run sqlite3"
+    ):
         spread(4, **SEALED, **{"state-dir": str(root)})
     assert not opened
     # A site's operator may allow it, as after the loss of a disk.
-    for note in (root / "runs").glob("sealed-*"):
-        note.unlink()
+    with site_database(root).transaction() as db:
+        db.execute("DELETE FROM sealed")
     spread(4, **SEALED, **{"state-dir": str(root)})
     assert len(opened) == 6

@@ -11,13 +11,15 @@ import sys
 from pathlib import Path
 
 import drill
+import numpy as np
 import pytest
 import same_weights
 from drill import LOST, End, Ended, Moment, Trial, draw_moments, run_trial, table
 from same_weights import ROOT, documented, short_runs
 from small import PRIVATE, RUNS, small_run
-from witness import LIFETIME, account_faults
+from witness import account_faults
 
+from clients.privacy.accounts import Budgets, Ledger
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations.presets import load_preset
 from simulations.run import parse_assignment
@@ -97,27 +99,25 @@ def test_noise_of_its_own_is_compared_with_its_own_end(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("edge", "updates", "lifetime", "fault"),
+    ("edge", "updates", "fault"),
     [
-        ([1.0, 2.0], {"1.0": 1}, {"0": 1.0, "7": 2.0}, ""),
-        ([1.0, 1.5], {"1.0": 1}, {"0": 3.0}, "edges 2.5 on record, 3 drawn"),
-        ([3.0], {}, {"0": 3.0}, "update 0 on record, 1 drawn"),
-        ([3.0], {"1.0": 1}, {"0": 2.0}, f"{LIFETIME}/client-0: 2 on record, 3 drawn"),
+        ([1.0, 2.0], 1, ""),
+        ([1.0, 1.5], 1, "edges 2.5 on record, 3 drawn"),
+        ([3.0], 0, "update 0 on record, 1 drawn"),
+        ([], 1, "edges 0 on record, 3 drawn"),
     ],
 )
-def test_a_draw_that_no_account_has(tmp_path, edge, updates, lifetime, fault):
-    ledger = tmp_path / "run" / "client-0" / "privacy-ledger.json"
-    over_runs = tmp_path / LIFETIME / "client-0" / "data.json"
-    for path, content in (
-        (ledger, {"edge": edge, "updates": updates}),
-        (over_runs, {"edge": lifetime}),
-    ):
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps(content))
+def test_a_draw_that_no_account_has(tmp_path, edge, updates, fault):
+    folder = tmp_path / "run" / "client-0"
+    own = Ledger(folder, data="data", rows=np.arange(2), budgets=Budgets(both=True))
+    for graph, epsilon in enumerate(edge):
+        own.charge_edges(np.array([graph]), epsilon)
+    for _ in range(updates):
+        own.charge_update(1.0, delta=1e-5, epsilon_of=lambda *_: 1.0, release="x")
     drawn = (("edges", 1.0, ""), ("edges", 2.0, ""), ("update", 1.0, "x"))
     drawn = [*drawn, ("update", 1.0, "x")]  # the same bytes once more
     lines = [
-        {"path": str(ledger), "kind": kind, "amount": amount}
+        {"path": str(folder), "kind": kind, "amount": amount}
         | ({"digest": digest} if digest else {})
         for kind, amount, digest in drawn
     ]
