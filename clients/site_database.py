@@ -25,12 +25,9 @@ _EARLIER_UPDATES = "updates.json"
 _SCHEMA = """
 CREATE TABLE runs (
     number INTEGER PRIMARY KEY, run TEXT UNIQUE NOT NULL, experiment TEXT NOT NULL);
-CREATE TABLE configs (experiment TEXT PRIMARY KEY, config TEXT NOT NULL);
-CREATE TABLE sealed (
-    experiment TEXT, client TEXT, PRIMARY KEY (experiment, client));
-CREATE TABLE data (
-    experiment TEXT, client TEXT, identity TEXT NOT NULL,
-    PRIMARY KEY (experiment, client));
+CREATE TABLE notes (
+    number INTEGER PRIMARY KEY, experiment TEXT NOT NULL, what TEXT NOT NULL,
+    content TEXT NOT NULL, UNIQUE (experiment, what));
 CREATE TABLE draws (
     experiment TEXT, client TEXT, num_graphs INTEGER NOT NULL, times INTEGER NOT NULL,
     PRIMARY KEY (experiment, client));

@@ -142,12 +142,11 @@ def begin_folder(root: Path, experiment: str, client: int) -> None:
         The client has begun it, and the folder is not there.
     """
     folder = root / experiment / f"client-{client}"
-    site, key = site_database(root), (experiment, folder.name)
-    begun = site.rows(
-        "SELECT rowid FROM sealed WHERE experiment = ? AND client = ?", *key
-    )
+    site, what = site_database(root), f"{folder.name} is sealed"
+    query = "SELECT number FROM notes WHERE experiment = ? AND what = ?"
+    begun = site.rows(query, experiment, what)
     if begun and not is_kept(folder):
-        again = f"DELETE FROM sealed WHERE rowid = {begun[0][0]}"
+        again = f"DELETE FROM notes WHERE number = {begun[0][0]}"
         gone = f"the folder of client {client} in experiment {experiment!r} is gone"
         raise WireError(
             f"{gone} ({folder}), with the keys that it knew: refused, as a stolen key"
@@ -156,9 +155,21 @@ def begin_folder(root: Path, experiment: str, client: int) -> None:
         )
     with usable(folder):
         make_private(folder)
-    if not begun:
+    _note_once(site, experiment, what, "")
+
+
+def _note_once(site: Database, experiment: str, what: str, content: str) -> str:
+    """Write a note of an experiment unless there is one; return what it says now."""
+    query = "SELECT content FROM notes WHERE experiment = ? AND what = ?"
+    if not (found := site.rows(query, experiment, what)):
         with site.transaction() as db:
-            db.execute("INSERT OR IGNORE INTO sealed VALUES (?, ?)", key)
+            db.execute(
+                "INSERT OR IGNORE INTO notes (experiment, what, content)"
+                " VALUES (?, ?, ?)",
+                (experiment, what, content),
+            )
+            found = db.execute(query, (experiment, what)).fetchall()
+    return str(found[0][0])
 
 
 def is_known(root: Path, experiment: str) -> bool:
@@ -215,16 +226,12 @@ def bind_config(root: Path, experiment: str, config: Mapping[str, Value]) -> Non
         earlier version, or would be deleted by a dry run that did not make it.
     """
     now = {k: v for k, v in config.items() if k not in RESUME_MAY_CHANGE}
-    site, query = site_database(root), "SELECT config FROM configs WHERE experiment = ?"
-    if not site.rows(query, experiment):
+    site = site_database(root)
+    known = "SELECT 1 FROM notes WHERE experiment = ? AND what = 'config'"
+    if not site.rows(known, experiment):
         _check_unbound(root / experiment, is_dry=bool(now.get("dry-run")))
-        with site.transaction() as db:
-            db.execute(
-                "INSERT OR IGNORE INTO configs VALUES (?, ?)",
-                (experiment, json.dumps(now, sort_keys=True)),
-            )
-    ((text,),) = site.rows(query, experiment)
-    before = json.loads(text)
+    text = json.dumps(now, sort_keys=True)
+    before = json.loads(_note_once(site, experiment, "config", text))
     if before == now:
         return
     keys = [k for k in sorted({*before, *now}) if before.get(k) != now.get(k)]
@@ -268,12 +275,8 @@ def bind_data(folder: Path, client_id: int, identity: str) -> None:
     DataError
         They are others than at first.
     """
-    site, key = site_database(folder.parents[1]), (folder.parent.name, folder.name)
-    query = "SELECT identity FROM data WHERE experiment = ? AND client = ?"
-    if not site.rows(query, *key):
-        with site.transaction() as db:
-            db.execute("INSERT OR IGNORE INTO data VALUES (?, ?, ?)", (*key, identity))
-    if site.rows(query, *key) != [(identity,)]:
+    site, what = site_database(folder.parents[1]), f"data of {folder.name}"
+    if _note_once(site, folder.parent.name, what, identity) != identity:
         raise DataError(
             f"data of client {client_id} are not those with which it began this"
             " experiment, and equal noise on both would show what has changed: restore"
@@ -316,7 +319,7 @@ def forget(
         if is_kept(folder):
             shutil.rmtree(folder)
     with site_database(root).transaction() as db:
-        for table in ("runs", "configs", "sealed", "data"):
+        for table in ("runs", "notes"):
             db.execute(f"DELETE FROM {table} WHERE experiment = ?", (experiment,))
 
 

@@ -7,7 +7,6 @@ carry a checksum of everything in them, so that a damaged one is named and not u
 from __future__ import annotations
 
 import csv
-import errno
 import fnmatch
 import hashlib
 import io
@@ -379,7 +378,11 @@ def usable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be used: {error}; {_cure(error)}") from error
+        raise DataError(
+            f"{path} cannot be used: {error}; let this user read and write it, make"
+            " room on that disk, set state-dir to another folder, or restore the file"
+            " from a copy"
+        ) from error
 
 
 def is_kept(path: Path) -> bool:
@@ -392,18 +395,6 @@ def is_kept(path: Path) -> bool:
     """
     with usable(path):
         return is_there(path)
-
-
-def _cure(error: Exception) -> str:
-    number = getattr(error, "errno", None)
-    if number in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
-        return (
-            "let this user read and write it, or set state-dir to a folder that can be"
-            " written: in the run config, or in the node-config of a site"
-        )
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "make room on that disk, then resume"
-    return "restore it, or start a new run"
 
 
 def write_once(path: Path, content: bytes) -> bytes:

@@ -641,13 +641,11 @@ def test_a_run_whose_folder_its_sites_have_deleted_is_not_begun_again(
     tap(monkeypatch, listen)
     substitute(monkeypatch, lambda _, j, key: old if j == 1 else key)
     monkeypatch.setattr(RunFolder, "experiment", name)
-    with pytest.raises(
-        DataError, match=r"client 0 in .* is gone .*keys.* run sqlite3"
-    ):
+    with pytest.raises(DataError, match=r"client 0 in .* is gone .*keys.* run sqlite3"):
         spread(4, **SEALED, **{"state-dir": str(root)})
     assert not opened
     # A site's operator may allow it, as after the loss of a disk.
     with site_database(root).transaction() as db:
-        db.execute("DELETE FROM sealed")
+        db.execute("DELETE FROM notes WHERE what LIKE '%sealed'")
     spread(4, **SEALED, **{"state-dir": str(root)})
     assert len(opened) == 6
