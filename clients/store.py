@@ -403,10 +403,14 @@ def _write(db: sqlite3.Connection, state: _State) -> None:
     found = [(r, int(run)) for r, run in db.execute(query, (client,))]
     # First, so that it takes pages that were free before, of which no copy is needed.
     digest = _digest(store.about(server_round, lives.run), state.tensors)
-    db.execute(
-        "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, ?)",
-        (client, server_round, str(lives.run), digest, state.tensors),
+    size = len(state.tensors)
+    written = db.execute(
+        "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, zeroblob(?))",
+        (client, server_round, str(lives.run), digest, size),
     )
+    assert written.lastrowid is not None
+    with db.blobopen("states", "tensors", written.lastrowid) as blob:
+        blob.write(state.tensors)  # two copies less than as a value
     before = min(state.after, server_round - 1)
     done = [r for r, run in found if r <= before and run == lives.run_of(r)]
     first = max((r for r in (*done, server_round) if r <= state.keep_from), default=0)
