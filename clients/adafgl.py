@@ -19,7 +19,17 @@ from typing_extensions import override
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.core.wire import Parcel
-from fedgraph_flwr.methods.adafgl import AdaFGLParams
+from fedgraph_flwr.methods.adafgl import (
+    ALPHA,
+    BETA,
+    HOPS,
+    LEARNING_RATE,
+    LINK_COSINE,
+    THRESHOLD,
+    WEIGHT_DECAY,
+    WIDTH,
+    AdaFGLParams,
+)
 
 from .graphs.structure import propagate_labels
 from .graphs.whole_graph import NodeData, NodeStructure, WholeGraph
@@ -70,20 +80,12 @@ def homophily_score(
         return 0.5
     start = torch.full((len(y), num_classes), 1 / num_classes, device=y.device)
     start[kept] = one_hot(y[kept], num_classes).to(start.dtype)
-    spread = propagate_labels(
-        graph, start, kept, steps=_STEPS, alpha=_MIX, reinforce=True
-    )
+    spread = propagate_labels(graph, start, kept, steps=_STEPS, alpha=_MIX)
     return float((spread[check].argmax(1) == y[check]).double().mean())
 
 
-def _corrected(graph: WholeGraph, known: Tensor, params: AdaFGLParams) -> Corrected:
-    return correct(
-        graph,
-        known,
-        alpha=params.alpha,
-        least=params.link_cosine,
-        hops=params.hops,
-    )
+def _corrected(graph: WholeGraph, known: Tensor) -> Corrected:
+    return correct(graph, known, alpha=ALPHA, least=LINK_COSINE, hops=HOPS)
 
 
 @final
@@ -109,14 +111,14 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[AdaFGLParams]) -> AdaFGLNet:
-        params, generator = spec.params, spec.common_generator()
+        generator = spec.common_generator()
         extractor = cls.gnn(spec, generator)
         branches = Branches(
             spec.num_features,
             spec.num_classes,
-            width=params.width,
-            hops=params.hops,
-            beta=params.beta,
+            width=WIDTH,
+            hops=HOPS,
+            beta=BETA,
             dropout=spec.settings.dropout,
             generator=generator,
         )
@@ -136,7 +138,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
         logits: Tensor = model.extractor(graph, None)
         if share >= 0:
             known = torch.softmax(logits, 1)
-            read = _corrected(graph, known, params)
+            read = _corrected(graph, known)
             logits = as_logits(fused(model.branches(read, None), known, share))
         return logits[data.held_out]
 
@@ -177,8 +179,8 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
         own = replace(
             settings,
             optimizer="adam",
-            learning_rate=self.params.learning_rate,
-            weight_decay=self.params.weight_decay,
+            learning_rate=LEARNING_RATE,
+            weight_decay=WEIGHT_DECAY,
             persist_optimizer=True,
         )
         trained = stored if _KNOWLEDGE in stored else {}
@@ -278,14 +280,14 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
     @cached_property
     def corrected(self) -> Corrected:
         """The graph as branches read it."""
-        return _corrected(self.graph, self._knowledge()[0], self.params)
+        return _corrected(self.graph, self._knowledge()[0])
 
     def _outputs(self, generator: torch.Generator | None) -> Any:
         return self.model.branches(self.corrected, generator)
 
     def _share(self, score: float) -> float:
         """Weight of the homophilous branch."""
-        hard = float(score >= self.params.threshold)
+        hard = float(score >= THRESHOLD)
         return {"soft": score, "hard": hard, "homo": 1.0, "hete": 0.0}[
             self.params.fusion
         ]

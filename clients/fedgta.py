@@ -6,7 +6,6 @@ Li et al. 2023, arXiv:2401.11755; formulas of the authors' released code.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import final
 
 import torch
@@ -15,7 +14,13 @@ from torch.nn.functional import one_hot
 from typing_extensions import override
 
 from fedgraph_flwr.core.wire import Parcel, join
-from fedgraph_flwr.methods.fedgta import CONFIDENCE, MOMENTS, FedGTAParams
+from fedgraph_flwr.methods.fedgta import (
+    ALPHA,
+    CONFIDENCE,
+    MOMENTS,
+    TEMPERATURE,
+    FedGTAParams,
+)
 
 from .graphs.structure import propagate_labels
 from .tasks.node_classifier import NodeClassifierClient
@@ -24,7 +29,7 @@ from .training import to_arrays
 _TINY = 1e-8  # inside the logarithm
 
 
-def label_moments(soft: Tensor, orders: int, kind: str) -> Tensor:
+def label_moments(soft: Tensor, orders: int) -> Tensor:
     """Mean powers of each class's column, order by order, as one vector.
 
     Parameters
@@ -32,16 +37,13 @@ def label_moments(soft: Tensor, orders: int, kind: str) -> Tensor:
     soft : float64 tensor, shape (num_nodes, num_classes)
     orders : int
         K; orders are 1..K.
-    kind : str
-        "raw", "central" (powers of the distance from the mean), or "hybrid", raw and
-        then central.
 
     Returns
     -------
-    float64 tensor, shape (K * num_classes,) or twice that
+    float64 tensor, shape (2 * K * num_classes,)
+        Raw moments, then central ones (of the distance from the mean).
     """
-    raw, central = soft, soft - soft.mean(0)
-    bases = {"raw": (raw,), "central": (central,), "hybrid": (raw, central)}[kind]
+    bases = soft, soft - soft.mean(0)
     powers = [(b**p).mean(0) for b in bases for p in range(1, orders + 1)]
     return torch.cat(powers)
 
@@ -70,21 +72,13 @@ class FedGTAClient(NodeClassifierClient[FedGTAParams]):
         return join(super().update(trained), Parcel(arrays=to_arrays(beside)))
 
     def _moments(self) -> Tensor:
-        soft, kind = self.soft_labels(1.0), self.params.moments
-        return label_moments(soft, self.params.moment_orders, kind).float()
+        soft = self.soft_labels(1.0)
+        return label_moments(soft, self.params.moment_orders).float()
 
     def _confidence(self) -> Tensor:
-        count, kind = len(self.graph.train), self.params.confidence
         degree = self.data.graphs.degree.double()
-        ways: dict[str, Callable[[], Tensor]] = {
-            "smoothing": lambda: smoothing_confidence(
-                self.soft_labels(self.params.temperature), degree
-            ),
-            "edges": degree.sum,
-            "samples": lambda: torch.tensor(count),
-            "uniform": lambda: torch.ones(()),
-        }
-        return ways[kind]().float().reshape(1)
+        soft = self.soft_labels(TEMPERATURE)
+        return smoothing_confidence(soft, degree).float().reshape(1)
 
     @torch.no_grad()
     def soft_labels(self, temperature: float) -> Tensor:
@@ -93,17 +87,12 @@ class FedGTAClient(NodeClassifierClient[FedGTAParams]):
         Training nodes start from their label and end with it, the others start from
         what the model says. Labels of validation and test nodes are not read.
         """
-        train, params = self.graph.train, self.params
+        train = self.graph.train
         start = torch.softmax(self.logits(None), dim=1)
         known = one_hot(self.graph.y[train], start.shape[1])
         start[train] = known.to(start.dtype)
         spread = propagate_labels(
-            self.graph,
-            start,
-            train,
-            steps=params.steps,
-            alpha=params.alpha,
-            reinforce=params.reinforce,
+            self.graph, start, train, steps=self.params.steps, alpha=ALPHA
         )
         soft = torch.softmax(spread.double() / temperature, dim=1)
         soft[train] = known.double()

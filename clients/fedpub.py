@@ -17,7 +17,7 @@ from typing_extensions import override
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.core.wire import Parcel, join
-from fedgraph_flwr.methods.fedpub import EMBEDDING, FedPubParams
+from fedgraph_flwr.methods.fedpub import EMBEDDING, MASK_WEIGHT, FedPubParams
 
 from .graphs.whole_graph import DenseGraph
 from .job import ModelSpec
@@ -64,7 +64,7 @@ class FedPubClient(NodeClassifierClient[FedPubParams]):
             spec.num_classes,
             **spec.shape(),
             generator=spec.common_generator(),
-            threshold=spec.params.mask_weight,
+            threshold=MASK_WEIGHT,
         )
 
     @override

@@ -21,7 +21,15 @@ from fedgraph_flwr.core.config import Settings
 from fedgraph_flwr.core.data import IntArray
 from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 from fedgraph_flwr.core.wire import NamedArrays, select
-from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
+from fedgraph_flwr.methods.fedsage_plus import (
+    HIDDEN_SHARE,
+    LEARNING_RATE,
+    MAX_NEIGHBOURS,
+    NOISE,
+    ROWS,
+    ROWS_OF,
+    FedSagePlusParams,
+)
 
 from .fedsage_plus_generator import (
     MendedGraph,
@@ -132,8 +140,8 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
         model = NeighbourGenerator(
             x.shape[1],
             hidden_dim=settings.hidden_dim,
-            max_neighbours=params.max_neighbours,
-            noise=params.noise,
+            max_neighbours=MAX_NEIGHBOURS,
+            noise=NOISE,
             generator=torch.Generator().manual_seed(seed),
         ).to(device)
         noise = torch.Generator(device).manual_seed(seed)
@@ -146,15 +154,14 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
             self.graph.y,
             torch.from_numpy(train).to(device),
             steps=params.rounds * settings.local_epochs,
-            learning_rate=params.learning_rate,
+            learning_rate=LEARNING_RATE,
             weight_decay=settings.weight_decay,
             generator=noise,
             others=self._rows_of_others(x),
-            cross_weight=params.cross_weight,
         )
         with torch.no_grad():
             counts, features = model(unmended(self.graph.adjacency, x), noise)
-            owner, slot = choose_neighbours(counts, params.max_neighbours)
+            owner, slot = choose_neighbours(counts, MAX_NEIGHBOURS)
         check_generated(features)
         return features[owner, slot], owner
 
@@ -177,5 +184,5 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
         job = self.job
         val = self.data.partition.val
         rng = numpy_rng(job.settings.seed, "common", "hidden")
-        count = round(self.params.hidden_share * len(val))
+        count = round(HIDDEN_SHARE * len(val))
         return np.sort(rng.choice(val, size=count, replace=False))

@@ -285,7 +285,6 @@ def train_generator(
     weight_decay: float,
     generator: torch.Generator,
     others: Sequence[Tensor] = (),
-    cross_weight: float = 0.0,
 ) -> list[float]:
     """Fit the generator, with a classifier that uses what it makes; losses per step.
 
@@ -298,13 +297,13 @@ def train_generator(
         Features and classes of all nodes, hidden ones too.
     train : int64 tensor
         Training nodes, as positions in ``impaired.kept``; may be empty.
-    others, cross_weight : sequence of tensors, float
-        Rows of other clients and the weight of :func:`cross_loss`; none, no such loss.
+    others : sequence of tensors
+        Rows of other clients, for :func:`cross_loss`; none, no such loss.
 
     Source
     ------
     Zhang et al. 2021: smooth L1 of the counts + feature loss + cross-entropy on
-    the mended graph, weighted alike; + ``cross_weight`` (alpha) cross-client loss.
+    the mended graph, weighted alike; + the cross-client loss, of weight alpha = 1.
     """
     device = x.device
     kept = torch.from_numpy(impaired.kept).to(device)
@@ -328,7 +327,7 @@ def train_generator(
         loss = nn.functional.smooth_l1_loss(counts, missing)
         loss = loss + feature_loss(features, lost[:, 0], x[lost[:, 1]])
         if others:
-            loss = loss + cross_weight * cross_loss(features, others)
+            loss = loss + cross_loss(features, others)
         if len(train):
             owner, slot = choose_neighbours(counts, model.max_neighbours)
             mended = MendedGraph(adjacency, known, features[owner, slot], owner)

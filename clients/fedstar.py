@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.core.config import RunSettings
-from fedgraph_flwr.methods.fedstar import FedStarParams
+from fedgraph_flwr.core.config import RunSettings, Settings
+from fedgraph_flwr.methods.fedstar import MAX_DEGREE, WALK_LENGTH
 
 from .graphs.structure import encode_structure
 from .graphs.whole_graph import NodeData
@@ -23,35 +23,34 @@ from .tasks.node_classifier import NodeClassifierClient
 _ENCODING = "structure/encoding"
 
 
-def encode(data: NodeData, params: FedStarParams) -> Tensor:
+def encode(data: NodeData) -> Tensor:
     """Encode the place of each node: (num_nodes, width), on the CPU."""
     return torch.from_numpy(
         encode_structure(
             data.partition.graphs.edge_index,
             data.whole.num_nodes,
-            walk_length=params.walk_length,
-            max_degree=params.max_degree,
+            walk_length=WALK_LENGTH,
+            max_degree=MAX_DEGREE,
         )
     )
 
 
 @final
-class FedStarClient(NodeClassifierClient[FedStarParams]):
+class FedStarClient(NodeClassifierClient[Settings]):
     """GNN of two channels; the structure encoding is computed once and then kept."""
 
     model: StarGNN  # type: ignore[assignment]
 
     @override
     @classmethod
-    def build_model(cls, spec: ModelSpec[FedStarParams]) -> StarGNN:
-        width = spec.params.walk_length + spec.params.max_degree
-        widths = spec.num_features, width, spec.num_classes
+    def build_model(cls, spec: ModelSpec[Settings]) -> StarGNN:
+        widths = spec.num_features, WALK_LENGTH + MAX_DEGREE, spec.num_classes
         return StarGNN(*widths, **spec.shape(), generator=spec.common_generator())
 
     @override
     @classmethod
-    def predict(cls, model: nn.Module, data: NodeData, params: FedStarParams) -> Tensor:
-        graph, encoding = data.whole, encode(data, params)
+    def predict(cls, model: nn.Module, data: NodeData, params: Settings) -> Tensor:
+        graph, encoding = data.whole, encode(data)
         logits = model(graph.features, encoding.to(graph.y.device), graph, None)
         return logits[data.held_out]  # type: ignore[no-any-return]
 
@@ -61,7 +60,7 @@ class FedStarClient(NodeClassifierClient[FedStarParams]):
         """Names of the structure channel's tensors."""
         return [n for n in model.state_dict() if n.startswith(STRUCTURE)]
 
-    def __init__(self, job: Job[FedStarParams]) -> None:
+    def __init__(self, job: Job[Settings]) -> None:
         super().__init__(job)
         self._made: Tensor | None = None
 
@@ -75,7 +74,7 @@ class FedStarClient(NodeClassifierClient[FedStarParams]):
         if self._made is None:
             found = self.round.stored.get(_ENCODING)
             if found is None:
-                found = encode(self.data, self.params)
+                found = encode(self.data)
             self._made = found.to(self.job.device)
         return self._made
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.methods.moon import MoonParams
+from fedgraph_flwr.methods.moon import TEMPERATURE, MoonParams
 
 from .graphs.batching import Batch
 from .mixins import ModelContrast
@@ -42,7 +42,7 @@ class MoonClient(ModelContrast[MoonParams], GraphClassifierClient[MoonParams]):
         """Cross-entropy + mu * mean contrast (Eq. 3 and 4)."""
         z = self.model.represent(batch, generator)
         loss = nn.functional.cross_entropy(self.model.readout(z), batch.y)
-        return loss + self.params.mu * self.contrast(z, batch, self.params.temperature)
+        return loss + self.params.mu * self.contrast(z, batch, TEMPERATURE)
 
     @override
     def extra_state(self) -> dict[str, Tensor]:

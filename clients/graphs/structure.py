@@ -240,7 +240,6 @@ def propagate_labels(
     *,
     steps: int,
     alpha: float,
-    reinforce: bool,
 ) -> Tensor:
     """Y <- alpha A Y + (1 - alpha) Y_0, ``steps`` times.
 
@@ -251,7 +250,7 @@ def propagate_labels(
     start : float tensor, shape (num_nodes, num_classes)
         Y_0.
     labelled : int64 tensor
-        Nodes whose start is added once more after each step, with ``reinforce``.
+        Nodes whose start is added once more after each step.
 
     Returns
     -------
@@ -261,8 +260,7 @@ def propagate_labels(
     y = start
     for _ in range(steps):
         y = alpha * structure.propagate(y) + (1 - alpha) * start
-        if reinforce:
-            y[labelled] += start[labelled]
+        y[labelled] += start[labelled]
     return y
 
 

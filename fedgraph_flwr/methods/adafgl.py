@@ -17,10 +17,18 @@ from dataclasses import dataclass
 
 from ..core.config import Settings
 from ..core.method import Method
-from ..core.rules import MOST_STEP, MOST_STEPS, choice, integer, number
+from ..core.rules import MOST_STEPS, choice, integer
 from ..core.tasks import NODE_CLASSIFICATION
 
 MOST_NODES = 8192  # of one client: its pairs are held as dense matrices
+# Values of the released code.
+LEARNING_RATE, WEIGHT_DECAY = 0.01, 5e-4  # of Adam in a client's own rounds
+WIDTH = 64  # hidden units of the branches
+ALPHA = 0.05  # of edges in the corrected graph; the rest links nodes predicted alike
+BETA = 0.2  # of these links in the similarity of the heterophilous branch
+LINK_COSINE = 0.999  # tau, of predictions: above it two nodes are linked
+HOPS = 3  # powers of the corrected graph that features are smoothed by
+THRESHOLD = 0.9  # homophily score from which "hard" takes the homophilous branch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,39 +41,16 @@ class AdaFGLParams(Settings):
         R_1, rounds of averaging. The rounds after it are the clients' own.
     personal_epochs : int
         Steps of a client in each round after that.
-    learning_rate, weight_decay : float
-        Of Adam in these steps.
-    width : int
-        Hidden units of the branches.
-    alpha : float
-        Share of the edges in the corrected graph; the rest are links between nodes
-        that the averaged model predicts alike.
-    beta : float
-        Share of these links in the similarity of the heterophilous branch.
-    link_cosine : float
-        tau, cosine of predictions above which two nodes are linked.
-    hops : int
-        Powers of the corrected graph that features are smoothed by.
     fusion : str
         "soft": both branches, weighted by the homophily score; "hard": the one that
-        ``threshold`` picks; "homo", "hete": always that branch.
-    threshold : float
-        Homophily score from which "hard" takes the homophilous branch.
+        ``THRESHOLD`` picks; "homo", "hete": always that branch.
     """
 
     TABLE = "adafgl"
 
     federated_rounds: int = integer(100, 1, 999_999)
     personal_epochs: int = integer(10, 1, MOST_STEPS)
-    learning_rate: float = number(0.01, 0, MOST_STEP)
-    weight_decay: float = number(5e-4, 0)
-    width: int = integer(64, 1, 100_000)
-    alpha: float = number(0.05, 0, 1)
-    beta: float = number(0.2, 0, 1)
-    link_cosine: float = number(0.999, -1, 1)
-    hops: int = integer(3, 0, 100)
     fusion: str = choice("soft", "soft", "hard", "homo", "hete")
-    threshold: float = number(0.9, 0, 1)
 
     def is_personal(self, server_round: int) -> bool:
         """Whether clients train on their own in a round."""

@@ -24,6 +24,7 @@ from ..core.tasks import NODE_CLASSIFICATION
 from ..core.words import ONE
 
 EMBEDDING = "fedpub/embedding"
+MASK_WEIGHT = 1e-3  # lambda_1: smaller entries of masks do not count in evaluation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +32,7 @@ class FedPubParams(Settings):
     """Parameters of FED-PUB.
 
     ``alpha`` sharpens the weights exp(alpha cos) / sum; the authors' scripts take 3
-    for disjoint and 5 for overlapping clients. ``mask_weight`` is lambda_1, below which
-    mask entries do not count in evaluation. Differs from the paper as the released
+    for disjoint and 5 for overlapping clients. Differs from the paper as the released
     code does: that builds both penalties from detached tensors, so that they have no
     gradient, and here there are none.
     """
@@ -45,7 +45,6 @@ class FedPubParams(Settings):
     }
 
     alpha: float = number(3.0, 0)
-    mask_weight: float = number(1e-3, 0)
 
 
 METHOD = Method(

@@ -21,11 +21,15 @@ from dataclasses import dataclass
 from ..core.config import Settings
 from ..core.fields import Field, Kind, Phase
 from ..core.method import Method
-from ..core.rules import MOST_STEP, flag, integer, number
+from ..core.rules import flag, integer
 from ..core.tasks import NODE_CLASSIFICATION
 
 ROWS = "cross/rows"
 ROWS_OF = ROWS + "/"  # and a client
+HIDDEN_SHARE = 0.5  # of validation nodes, hidden to learn what is missing
+MAX_NEIGHBOURS = 5  # that are generated for a node
+NOISE = 1.0  # standard deviation of what is added to a node's latent vector
+LEARNING_RATE = 1e-3  # of the generator; with the classifier's its tanh saturates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +38,14 @@ class FedSagePlusParams(Settings):
 
     ``rounds`` times ``local-epochs`` are its steps before the client's first round
     (the paper's federated rounds of the generator; nothing is exchanged during them
-    here). ``hidden_share`` of the validation nodes is hidden to learn what is missing;
-    at most ``max_neighbours`` are generated per node; ``noise`` is the standard
-    deviation of what is added to a node's latent vector. ``learning_rate`` is the
-    generator's; with the classifier's its tanh saturates.
+    here).
 
     ``cross_client``: train the generator on rows of other clients too, raw features of
     ``cross_rows`` training nodes of each, which the server and all clients then see.
-    ``cross_weight`` is the paper's alpha; the loss is a mean over other clients, in the
-    paper a sum. In the paper client j answers generated features with the gradient of
-    ||generated - x_u||^2, from which x_u = generated - gradient / 2: a row that travels
-    reveals no more than a row asked for. It gives no value for any of the three.
+    The loss, of weight 1, is a mean over other clients, in the paper a sum. In the
+    paper client j answers generated features with the gradient of ||generated -
+    x_u||^2, from which x_u = generated - gradient / 2: a row that travels reveals no
+    more than a row asked for. The paper gives no values.
     """
 
     TABLE = "fedsage-plus"
@@ -61,13 +62,8 @@ class FedSagePlusParams(Settings):
     )
 
     rounds: int = integer(10, 0, 100_000)
-    hidden_share: float = number(0.5, 0, 1, low_open=True)
-    max_neighbours: int = integer(5, 1, 1000)
-    noise: float = number(1.0, 0)
-    learning_rate: float = number(1e-3, 0, MOST_STEP)
     cross_client: bool = flag(False)
     cross_rows: int = integer(100, 1, 10**6)
-    cross_weight: float = number(1.0, 0)
 
     def sends(self) -> tuple[Field, ...]:
         """Rows of features, if they leave the client for the cross-client loss."""

@@ -18,18 +18,16 @@ from ..core.method import Method
 from ..core.rules import number
 from ..core.tasks import GRAPH_CLASSIFICATION
 
+TEMPERATURE = 0.5  # of the contrast, as the authors use it
+
 
 @dataclass(frozen=True, kw_only=True)
 class MoonParams(Settings):
-    """Parameters of MOON: ``mu`` weighs the contrast (0 is FedAvg), ``temperature``.
-
-    The authors tune mu in 0.001 to 10 and use 0.5 as temperature.
-    """
+    """``mu`` weighs the contrast; 0 is FedAvg. The authors tune it in 0.001 to 10."""
 
     TABLE = "moon"
 
     mu: float = number(1.0, 0)
-    temperature: float = number(0.5, 0, low_open=True)
 
 
 METHOD = Method(

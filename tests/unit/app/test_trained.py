@@ -328,18 +328,13 @@ def test_a_damaged_folder_is_refused_by_name(folder, damage):
         load_model(folder)
 
 
-@pytest.mark.parametrize(
-    ("method", "keys"),
-    [
-        ("fedstar", {"fedstar.walk-length": 10**4, "fedstar.max-degree": 10**4}),
-        ("adafgl", {"adafgl.hops": 100, "adafgl.width": 10**4}),
-    ],
-)
+@pytest.mark.parametrize("method", ["fedstar", "adafgl"])
 def test_a_model_of_other_sizes_is_refused_before_it_takes_memory(
-    once, tmp_path, method, keys
+    once, tmp_path, method
 ):
     shutil.copytree(own_folder(once(method), 0), tmp_path / "copied")
-    edit(tmp_path / "copied", lambda a: a["config"].update(keys))
+    large = {"hidden-dim": 100_000}
+    edit(tmp_path / "copied", lambda a: a["config"].update(large))
     with pytest.raises(DataError, match="same model folder"):
         load_model(tmp_path / "copied")
 

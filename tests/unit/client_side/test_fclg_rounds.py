@@ -139,7 +139,6 @@ def test_two_rounds_are_those_of_moon(tmp_path, monkeypatch, doubles, shared):
         "weight-decay": 0.1,
         "dropout": 0.0,
         "moon.mu": 2.0,
-        "moon.temperature": 0.3,
         "shared-group": shared,
     }
     batches = watch_batches(monkeypatch, MoonClient)
@@ -161,7 +160,7 @@ def test_two_rounds_are_those_of_moon(tmp_path, monkeypatch, doubles, shared):
             lr=0.01,
             decay=0.1,
             mu=2.0,
-            temperature=0.3,
+            temperature=0.5,
             # Private layers persist: both teachers have those of the last round.
             before=before,
         )

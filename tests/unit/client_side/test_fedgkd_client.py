@@ -62,8 +62,11 @@ def test_the_pull_is_lambda_times_the_squared_distance(tmp_path):
     np.testing.assert_allclose((slope - plain_slope).numpy(), gradient, atol=1e-5)
 
 
-def test_fedpub_sends_what_its_masked_gcn_makes_of_the_common_graph(tmp_path):
-    options = {"fedpub.mask-weight": 0.4, "dropout": 0.5, "num-layers": 2}
+def test_fedpub_sends_what_its_masked_gcn_makes_of_the_common_graph(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("clients.fedpub.MASK_WEIGHT", 0.4)
+    options = {"dropout": 0.5, "num-layers": 2}
     client = make(tmp_path, method="fedpub", **options)
     with torch.no_grad():
         for mask in client.model.masks:

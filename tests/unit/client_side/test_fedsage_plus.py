@@ -196,11 +196,13 @@ def test_the_graph_is_mended_once_and_what_is_made_stays_at_home(run, monkeypatc
     assert finished.sha != plain.sha
 
 
-def test_what_a_client_generates_is_what_the_oracle_does(tmp_path):
+def test_what_a_client_generates_is_what_the_oracle_does(tmp_path, monkeypatch):
     part = toys.make_node_partition(density=0.46)
-    options = {"rounds": 2, "max-neighbours": 2, "noise": 0.5, "learning-rate": 0.01}
-    options["hidden-share"] = 1.0
-    options = {f"fedsage-plus.{k}": v for k, v in options.items()}
+    for name, value in {
+        "MAX_NEIGHBOURS": 2, "NOISE": 0.5, "LEARNING_RATE": 0.01, "HIDDEN_SHARE": 1.0,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(f"clients.fedsage_plus.{name}", value)
+    options = {"fedsage-plus.rounds": 2}
     options |= {"local-epochs": 2, "weight-decay": 0.1, "dropout": 0.0}
     client = toys.make_client(tmp_path, "fedsage+", partition=part, **options)
     toys.begun(client)

@@ -10,11 +10,11 @@ import torch
 import toys
 from sklearn.metrics import log_loss
 
-MU, TEMPERATURE = 0.7, 0.3
+MU, TEMPERATURE = 0.7, 0.5
 
 
 def moon(root, group="all"):
-    options = {"moon.mu": MU, "moon.temperature": TEMPERATURE, "shared-group": group}
+    options = {"moon.mu": MU, "shared-group": group}
     options |= {"dropout": 0.0, "learning-rate": 0.05}
     return toys.make_client(root, "moon", **options)
 

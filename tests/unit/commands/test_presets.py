@@ -226,7 +226,7 @@ PUBLISHED: list[tuple[str, dict[str, Value]]] = [
     (r"[a-z-]+-actor-\d+", {"dataset": "actor", "features": "raw"}),
     (r"[a-z-]+-chameleon-\d+", {"dataset": "chameleon_filtered"}),
     (r"[a-z-]+-squirrel-\d+", {"dataset": "squirrel_filtered"}),
-    (rf"fedgta{ON_NODES}", {"method": "fedgta", "fedgta.moments": "hybrid"}),
+    (rf"fedgta{ON_NODES}", {"method": "fedgta"}),
     (r"fedgta-cora-\d+", {"fedgta.moment-orders": 6, "fedgta.epsilon": 0.5}),
     (r"fedgta-citeseer-\d+", {"fedgta.moment-orders": 20, "fedgta.epsilon": 0.6}),
     (rf"adafgl{ON_NODES}", {"method": "adafgl", "adafgl.federated-rounds": 180}),
