@@ -111,7 +111,9 @@ def test_two_stops_and_two_resumes(run, once, tmp_path):
     part = stopped(run, "fedgkd", tmp_path, at=2)
     with killed_at_checkpoint(4), pytest.raises(Killed):
         resumed(run, part, "fedgkd")
-    assert resumed(run, part, "fedgkd").sha == once("fedgkd", **ROUNDS).sha
+    ours, whole = resumed(run, part, "fedgkd"), once("fedgkd", **ROUNDS)
+    assert ours.sha == whole.sha
+    assert ours.summary["bytes_up"] == whole.summary["bytes_up"]
 
 
 def test_clients_that_are_sampled_now_and_then(run, once, tmp_path):
