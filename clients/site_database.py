@@ -43,7 +43,8 @@ CREATE TABLE updates (
 """
 INSERT_EDGES = (
     "INSERT INTO edges VALUES (?, ?, ?, ?, ?, ?, ?)"
-    " ON CONFLICT DO UPDATE SET epsilon = epsilon + excluded.epsilon"
+    " ON CONFLICT (experiment, client, data, source, row, position)"
+    " DO UPDATE SET epsilon = epsilon + excluded.epsilon"
 )
 
 
