@@ -297,7 +297,7 @@ def test_a_folder_that_was_moved_while_the_run_wrote_to_it_is_named(
         with pytest.raises(StorageError, match=r"was moved or deleted.*put it back"):
             run("fedavg", **ROUNDS, **places(tmp_path))
     assert not [*(tmp_path / "results").iterdir()]
-    name = next((tmp_path / "state").glob("*/client-0")).parent.name
+    name = next((tmp_path / "state").glob("*/states.sqlite3")).parent.name
     moved.rename(tmp_path / "results" / name)
     part = toys.Run(tmp_path / "results" / name, {**ROUNDS, **places(tmp_path)})
     assert resumed(run, part, "fedavg").sha == once("fedavg", **ROUNDS).sha
