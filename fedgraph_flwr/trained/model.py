@@ -32,7 +32,6 @@ from ..core.files import write_csv
 from ..core.plugins import NAMING_KEYS, is_plugin, origin, read_params, split
 from ..core.process import choose_device
 from ..core.tasks import AVERAGE_PRECISION
-from ..core.words import shortened
 from ..registry import find_method, on_data
 from ..resolve import defaults
 from .model_folder import EMBEDDING, About, read_about, read_weights
@@ -286,7 +285,7 @@ class TrainedModel:
                 f"model {self.name!r} embeds graphs, and its run tested none of them;"
                 " give the FOLDER of the graphs to embed, without --test"
             )
-        if float(self.about.config.get("privacy.edge-epsilon", 0)) > 0:
+        if self.about.config.get("privacy.edge-epsilon"):
             raise ConfigError(
                 "the run measured its model on noisy edges, which are the client's own"
                 " secret: its score cannot be repeated on the graphs as they are;"
@@ -478,8 +477,6 @@ def _read_spec(about: About) -> tuple[type[GraphClient[Any]], ModelSpec[Any]]:
         own |= {table.key(name): v for name, v in read_params(given).items()}
     widths, settings = about.architecture or {}, build(RunSettings, config, {})
     num_features, num_classes = widths["num_features"], widths["num_classes"]
-    if not all(type(n) is int and n > 0 for n in (num_features, num_classes)):
-        raise ValueError(f"its widths are {shortened(widths)}")
     client: Any = method.client
     count = client.width(settings) if kind == EMBEDDING else num_classes
     if len(about.outputs) != count:
@@ -499,12 +496,7 @@ def _fill(
 ) -> nn.Module:
     """Build the model with these tensors; first without memory, to compare shapes."""
     with torch.device("meta"):
-        named = client.build_predictor(spec).state_dict()
-    given = {n: tuple(t.shape) for n, t in tensors.items()}
-    wanted = {n: tuple(t.shape) for n, t in named.items()}
-    if odd := sorted(n for n in given | wanted if given.get(n) != wanted.get(n)):
-        found = (f"{n} {given.get(n)}, not {wanted.get(n)}" for n in odd[:3])
-        raise ValueError(f"tensors are not those of the model: {'; '.join(found)}")
+        client.build_predictor(spec).load_state_dict(tensors, assign=True)
     module = client.build_predictor(spec)
     module.load_state_dict(tensors)
     return module

@@ -7,13 +7,20 @@ one, ``README.md``, and ``SHA256SUMS``, which ``sha256sum -c`` reads.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
 
 from ..core.errors import DataError
 from ..core.files import (
@@ -81,7 +88,6 @@ def _how(about: About) -> str:
     predictions.write("predictions.csv")"""
 
 
-FORMAT = 1  # of model.json
 ABOUT, SUMS, CARD = "model.json", "SHA256SUMS", "README.md"
 SCHEMA = "schema.toml"
 # Keys of a run that name folders and files of the machine it ran on.
@@ -93,9 +99,29 @@ PLACES = tuple(
 )
 Arrays = Mapping[str, NDArray[np.generic]]
 EMBEDDING = "embedding"  # kind of outputs that are no prediction
-KINDS = ("classes", "binary", "regression", "nodes", EMBEDDING)
-METRICS = ("accuracy", "roc-auc", "mae")
 _CURE = "copy the model folder again, whole"
+
+
+def _line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be one line of printable characters")
+    return text
+
+
+def _file(name: str) -> str:
+    if Path(name).name != name:
+        raise ValueError("must name a file of the folder")
+    return _line(name)
+
+
+def _config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    if missing := {"method", "dataset", "seed"} - config.keys():
+        raise ValueError(f"lacks {missing}")
+    return config
+
+
+_Line = Annotated[str, AfterValidator(_line)]
+_Config = Annotated[Mapping[str, bool | int | float | str], AfterValidator(_config)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +130,8 @@ class About:
 
     Parameters
     ----------
+    format : int
+        Of the file.
     experiment : str
         Name of the run's results folder.
     config : mapping
@@ -138,66 +166,28 @@ class About:
         It is so rare that average precision, and not the metric, chose rounds.
     """
 
-    experiment: str
-    config: Mapping[str, Any]
-    kind: str
-    metric: str
+    __pydantic_config__ = ConfigDict(strict=True)
+
+    format: Literal[1] = 1
+    experiment: _Line
+    config: _Config
+    kind: Literal["classes", "binary", "regression", "nodes", "embedding"]
+    metric: Literal["accuracy", "roc-auc", "mae"]
     rounds: int
-    outputs: list[str]
-    columns: str
-    architecture: Mapping[str, Any] | None
-    why_not: str
-    models: Mapping[str, list[int]]
+    outputs: list[_Line]
+    columns: _Line
+    architecture: Mapping[str, PositiveInt] | None
+    why_not: _Line
+    models: Mapping[Annotated[str, AfterValidator(_file)], list[int]]
     schema: str = ""
     scores: Mapping[str, Any] = field(default_factory=dict)
     lineage: list[Mapping[str, Any]] = field(default_factory=list)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    rarest: str = ""
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    rarest: _Line = ""
     by_precision: bool = False
 
 
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and name.isprintable()
-
-
-def _are_models(models: object) -> bool:
-    """Whether each is the name of a file of the folder, with the ids of clients."""
-    return isinstance(models, dict) and all(
-        _is_name(name)
-        and Path(name).name == name
-        and isinstance(ids, list)
-        and all(type(i) is int for i in ids)
-        for name, ids in models.items()
-    )
-
-
-def _is_config(config: object) -> bool:
-    return (
-        isinstance(config, dict)
-        and all(isinstance(v, bool | int | float | str) for v in config.values())
-        and {"method", "dataset", "seed"} <= config.keys()
-        and type(config.get("privacy.edge-epsilon", 0.0)) in (int, float)
-    )
-
-
-# The folder may be a stranger's, and its hashes with it.
-_CHECKS: Mapping[str, Callable[[About], bool]] = {
-    "experiment": lambda a: _is_name(a.experiment),
-    "config": lambda a: _is_config(a.config),
-    "kind": lambda a: a.kind in KINDS,
-    "metric": lambda a: a.metric in METRICS,
-    "rounds": lambda a: type(a.rounds) is int,
-    "outputs": lambda a: isinstance(a.outputs, list) and all(map(_is_name, a.outputs)),
-    "columns": lambda a: _is_name(a.columns),
-    "architecture": lambda a: isinstance(a.architecture, dict | None),
-    "rarest": lambda a: _is_name(a.rarest),
-    "by_precision": lambda a: type(a.by_precision) is bool,
-    "why_not": lambda a: _is_name(a.why_not),
-    "models": lambda a: _are_models(a.models),
-    "lineage": lambda a: (
-        isinstance(a.lineage, list) and all(isinstance(b, dict) for b in a.lineage)
-    ),
-}
+_ABOUT = TypeAdapter(About)  # the folder may be a stranger's, and its hashes with it
 
 
 def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,7 +211,7 @@ def write_folder(path: Path, models: Mapping[str, Arrays], about: About) -> None
     for name, arrays in models.items():
         write_arrays(path / f"{name}.safetensors", arrays)
     facts = {k: v for k, v in asdict(about).items() if k != "schema"}
-    write_json(path / ABOUT, {"format": FORMAT, **facts})
+    write_json(path / ABOUT, facts)
     write_text(path / CARD, write_card(about))
     names = [*(f"{name}.safetensors" for name in models), ABOUT, CARD]
     if about.schema:
@@ -253,25 +243,17 @@ def read_about(path: Path) -> About:
         )
     _check(path, ABOUT)
     try:
-        values = json.loads((path / ABOUT).read_text(encoding="utf-8"))
-        if values.pop("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT}")
-        schema = ""
-        if (path / SCHEMA).is_file():
-            _check(path, SCHEMA)
-            schema = (path / SCHEMA).read_text(encoding="utf-8")
-        values["schema"] = schema
-        values = {"rarest": "", "by_precision": False, **values}  # an older one's
-        about = About(**{f.name: values[f.name] for f in fields(About)})
-        if odd := [name for name, is_fit in _CHECKS.items() if not is_fit(about)]:
-            raise ValueError(f"it has a wrong value of {', '.join(odd)}")
-        return about
-    except (
-        *(OSError, ValueError, KeyError, TypeError, AttributeError),
-        RecursionError,
-    ) as error:
+        about = _ABOUT.validate_json((path / ABOUT).read_bytes())
+        if not (path / SCHEMA).is_file():
+            return about
+        _check(path, SCHEMA)
+        return replace(about, schema=(path / SCHEMA).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        odd = error.errors() if isinstance(error, ValidationError) else []
+        keys = sorted({str(e["loc"][0]) for e in odd if e["loc"]})
+        why = f"it has a wrong value of {', '.join(keys)}" if keys else error
         raise DataError(
-            f"{path / ABOUT} cannot be read: {error}; use the version of this project"
+            f"{path / ABOUT} cannot be read: {why}; use the version of this project"
             " that wrote it"
         ) from error
 

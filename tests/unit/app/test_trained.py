@@ -228,9 +228,12 @@ DAMAGES = {
     ),
     "another format": (
         lambda f: edit(f, lambda a: a.update(format=9)),
-        "format is not",
+        "a wrong value of format",
     ),
-    "a key is gone": (lambda f: edit(f, lambda a: a.pop("kind")), "cannot be read"),
+    "a key is gone": (
+        lambda f: edit(f, lambda a: a.pop("kind")),
+        "a wrong value of kind",
+    ),
     "unknown method": (
         lambda f: edit(f, lambda a: a["config"].update(method="os.system")),
         "cannot be built: unknown method 'os.system'",
@@ -241,11 +244,11 @@ DAMAGES = {
     ),
     "another width": (
         lambda f: edit(f, lambda a: a["architecture"].update(num_features=9)),
-        "tensors are not those of the model: pre.weight",
+        "size mismatch for pre.weight",
     ),
     "a width without end": (
         lambda f: edit(f, lambda a: a["architecture"].update(num_features=10**9)),
-        r"tensors are not those of the model: .*1000000000",
+        r"size mismatch for pre.weight: .*1000000000",
     ),
     "outputs without names": (
         lambda f: edit(f, lambda a: a.update(outputs=["a"])),
