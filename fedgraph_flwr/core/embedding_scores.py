@@ -28,7 +28,7 @@ METRICS = ("accuracy", "macro-f1", "nmi", "ari", "smallest-cluster")
 _NUM_STARTS = 10  # of k-means, of which the best is kept
 _MAX_FOLDS = 10
 _INNER_FOLDS = 5
-_SVM_COSTS = (0.1, 1.0, 10.0, 100.0)
+_SVM_COSTS = [0.1, 1.0, 10.0, 100.0]
 
 
 def transform(embeddings: ArrayLike, name: str) -> Floats:
@@ -126,8 +126,7 @@ def cluster_scores(
     """
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-    x, y = _finite(embeddings), _classes(labels, num_classes)
-    _check_pairs(x, y)
+    x, y = _finite(embeddings), np.asarray(labels, dtype=np.int64)
     if len(x) < num_classes:
         raise DataError(
             f"cannot cluster {len(x)} graphs into {num_classes} clusters, one for each"
@@ -227,7 +226,6 @@ def probe_scores(
     does not standardise and offers more values of C.
     """
     x, y = _finite(embeddings), np.asarray(labels, dtype=np.int64)
-    _check_pairs(x, y)
     sizes = np.unique(y, return_counts=True)[1]
     if len(sizes) < 2 or sizes.min() < 2:
         return {}
@@ -264,25 +262,19 @@ class _KernelSVM:
     """SVM on an RBF kernel that is computed once for every C and inner fold."""
 
     def __init__(self, x: Floats, y: Ints, seed: int) -> None:
+        from sklearn.model_selection import GridSearchCV
         from sklearn.svm import SVC
 
         # Without random_state it would draw from the global generator, for nothing.
-        fixed = {"kernel": "precomputed", "random_state": seed}
-        # scikit-learn's "scale"
-        self._x, spread = x, x.shape[1] * x.var()
-        self._gamma = 1.0 / spread if spread > 0 else 1.0
-        kernel = self._kernel(x)
-        right = dict.fromkeys(_SVM_COSTS, 0.0)
-        for train, held_out in _folds(y, _INNER_FOLDS, seed):
-            inner, outer = kernel[np.ix_(train, train)], kernel[np.ix_(held_out, train)]
-            for cost in _SVM_COSTS:
-                svm = SVC(C=cost, **fixed).fit(inner, y[train])
-                right[cost] += float(np.mean(svm.predict(outer) == y[held_out]))
-        self.cost = max(_SVM_COSTS, key=right.__getitem__)  # the first of equals
-        self._svm = SVC(C=self.cost, **fixed).fit(kernel, y)
+        svm = SVC(kernel="precomputed", random_state=seed)
+        spread = x.shape[1] * x.var()
+        self._x, self._gamma = x, 1.0 / spread if spread > 0 else 1.0  # as "scale"
+        folds = _folds(y, _INNER_FOLDS, seed)
+        search = GridSearchCV(svm, {"C": _SVM_COSTS}, cv=folds)
+        self.search = search.fit(self._kernel(x), y)  # takes the first of equals
 
     def predict(self, x: Floats) -> Ints:
-        predicted: Ints = self._svm.predict(self._kernel(x))
+        predicted: Ints = self.search.predict(self._kernel(x))
         return predicted
 
     def _kernel(self, x: Floats) -> Floats:
@@ -350,21 +342,3 @@ def _finite(embeddings: ArrayLike) -> Floats:
             " the encoder diverged, lower learning-rate"
         )
     return x
-
-
-def _classes(labels: ArrayLike, num_classes: int) -> Ints:
-    y: Ints = np.asarray(labels, dtype=np.int64)
-    if len(y) and not 0 <= y.min() <= y.max() < num_classes:
-        raise DataError(
-            f"labels run from {y.min()} to {y.max()}; with {num_classes} classes they"
-            f" must lie in 0 to {num_classes - 1}: number the classes from 0"
-        )
-    return y
-
-
-def _check_pairs(x: Floats, y: Ints) -> None:
-    if len(x) != len(y):
-        raise DataError(
-            f"{len(x)} embeddings but {len(y)} labels; each graph needs one of both,"
-            " in the same order"
-        )
