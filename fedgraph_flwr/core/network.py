@@ -10,15 +10,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field, StrictInt, TypeAdapter, ValidationError
 
 from .errors import ConfigError
 from .rules import read_toml
 from .seeding import numpy_rng
+from .words import shortened
 
 KINDS = ("complete", "ring", "random-regular", "star", "watts-strogatz", "file")
 Neighbours: TypeAlias = Mapping[int, tuple[int, ...]]
 Weights: TypeAlias = Mapping[int, Mapping[int, float]]
+_Weight = Annotated[float, Field(strict=True, ge=0, le=1)]
+_EDGES: TypeAdapter[Any] = TypeAdapter(
+    list[tuple[StrictInt, StrictInt]] | list[tuple[StrictInt, StrictInt, _Weight]]
+)
 _ROW_ERROR = 1e-9  # a row of weights, written in decimals, may miss 1 by this much
 
 
@@ -54,21 +61,12 @@ class Topology:
 
     def components(self, without: Collection[int] = ()) -> list[list[int]]:
         """List the sets of clients that reach each other when ``without`` have left."""
-        left = [k for k in self.neighbours if k not in without]
-        found: list[list[int]] = []
-        seen: set[int] = set()
-        for first in left:
-            if first in seen:
-                continue
-            group, border = {first}, [first]
-            while border:
-                peers = self.neighbours[border.pop()]
-                new = {j for j in peers if j not in without} - group
-                group |= new
-                border += sorted(new)
-            seen |= group
-            found.append(sorted(group))
-        return found
+        import networkx as nx  # here, as it takes a third of a second to import
+
+        graph = nx.Graph(self.edges)
+        graph.add_nodes_from(self.neighbours)
+        graph.remove_nodes_from(without)
+        return sorted(sorted(part) for part in nx.connected_components(graph))
 
     def is_connected(self) -> bool:
         """Whether all clients reach each other."""
@@ -137,7 +135,7 @@ def build_topology(
     ConfigError
         Sizes that make no such graph, or a file that is not one.
     """
-    import networkx as nx  # here, as it takes a third of a second to import
+    import networkx as nx
 
     rng = numpy_rng(seed, "topology", kind)
     if kind == "complete":
@@ -221,40 +219,26 @@ def read_edges(path: str, num_clients: int) -> Topology:
 
 def _check_rows(
     path: str, content: Mapping[str, Any], num_clients: int
-) -> list[list[Any]]:
-    rows = content.get("edges")
-    if set(content) != {"edges"} or not isinstance(rows, list):
+) -> list[tuple[Any, ...]]:
+    try:
+        rows: list[tuple[Any, ...]] = _EDGES.validate_python(content.get("edges"))
+    except ValidationError as error:
         raise ConfigError(
-            f"edge list {path} must hold edges = [[0, 1], [1, 2]] and nothing else, got"
-            f" {', '.join(content) or 'nothing'}"
+            f"edge list {path} must hold edges = [[0, 1], [1, 2]], every edge [client,"
+            " client], or every edge [client, client, weight] with a number from 0 to"
+            f" 1; got {shortened(content)}"
+        ) from error
+    ends = [row[:2] for row in rows]
+    if unknown := [k for edge in ends for k in edge if not 0 <= k < num_clients]:
+        raise ConfigError(
+            f"edge list {path} has the unknown neighbour {unknown[0]}; clients are 0 to"
+            f" {num_clients - 1}"
         )
-    length = len(rows[0]) if rows and isinstance(rows[0], list) else 2
-    for row in rows:
-        if not isinstance(row, list) or len(row) != length or length not in (2, 3):
-            raise ConfigError(
-                f"edge list {path} has {row!r}; every edge is [client, client], or"
-                " every edge [client, client, weight]"
-            )
-        for client in row[:2]:
-            if type(client) is not int or not 0 <= client < num_clients:
-                raise ConfigError(
-                    f"edge list {path} has {row}: unknown neighbour {client!r}; clients"
-                    f" are 0 to {num_clients - 1}"
-                )
-        if length == 3 and (
-            isinstance(row[2], bool)
-            or not isinstance(row[2], int | float)
-            or not 0 <= row[2] <= 1
-        ):
-            raise ConfigError(
-                f"edge list {path} has {row}: a weight is a number from 0 to 1"
-            )
-    ends = [tuple(row[:2]) for row in rows]
     if repeated := sorted(edge for edge, count in Counter(ends).items() if count > 1):
         raise ConfigError(
             f"edge list {path} has {list(repeated[0])} twice; write every edge once"
         )
-    if length == 2 and (loops := [k for k, j in ends if k == j]):
+    if loops := [row[0] for row in rows if len(row) == 2 and row[0] == row[1]]:
         raise ConfigError(
             f"edge list {path} joins client {loops[0]} to itself; only an edge with a"
             " weight may"
@@ -262,7 +246,9 @@ def _check_rows(
     return rows
 
 
-def _check_symmetric(path: str, given: Mapping[tuple[int, int], list[Any]]) -> None:
+def _check_symmetric(
+    path: str, given: Mapping[tuple[Any, ...], tuple[Any, ...]]
+) -> None:
     for (one, other), weight in given.items():
         if given.get((other, one)) != weight:
             there = given.get((other, one))
@@ -275,7 +261,7 @@ def _check_symmetric(path: str, given: Mapping[tuple[int, int], list[Any]]) -> N
 
 
 def _row(
-    path: str, client: int, row: dict[int, float], loops: Mapping[int, list[Any]]
+    path: str, client: int, row: dict[int, float], loops: Mapping[int, tuple[Any, ...]]
 ) -> dict[int, float]:
     """One row of the mixing matrix, ascending, with the client's weight of its own."""
     others = sum(row.values())
