@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from strategies.paper import Evaluator, Paper
+from strategies.replies import Layout, find_misfit
 from strategies.round_report import ClientInfo, Evaluation
 
 from ..core.embedding_scores import all_scores, probe_scores
@@ -95,19 +96,13 @@ class PooledEvaluation(Evaluator):
 
     def _misfit(self, client: int, arrays: NamedArrays) -> str:
         count = self._sizes[client]
-        expected = {
+        layout: Layout = {
             "embeddings": ("float32", (count, self._width)),
             "graph_ids": ("int64", (count,)),
             "labels": ("int64", (count,)),
         }
-        found = {n: (a.dtype.name, a.shape) for n, a in sorted(arrays.items())}
-        if found != expected:
-            return (
-                f"it sent arrays {shortened(found)} to evaluate, expected {expected};"
-                " server and site run different settings or versions"
-            )
-        if not np.isfinite(arrays["embeddings"]).all():
-            return "embeddings that it sent to evaluate hold NaN or infinity"
+        if problem := find_misfit(arrays, layout):
+            return problem
         labels = arrays["labels"]
         if count and not 0 <= labels.min() <= labels.max() < self.num_classes:
             return (
@@ -240,29 +235,18 @@ class TaskRelations(Evaluator):
             log(INFO, "%s", line)
 
     def _misfit(self, arrays: NamedArrays, names: Collection[str]) -> str:
-        if set(arrays) != set(names):
+        count = np.size(arrays.get(RECORD_IDS, ()))
+        layout: Layout = {
+            RECORD: ("float32", (count, count)),
+            RECORD_IDS: ("int64", (count,)),
+        }
+        if problem := find_misfit(arrays, {n: layout[n] for n in names}):
+            return problem
+        tasks = arrays[RECORD_IDS].tolist() if names else []
+        if tasks != sorted(set(tasks) & set(range(self._num_tasks))):
             return (
-                f"it handed over {shortened(sorted(arrays))}, expected {sorted(names)};"
-                " server and site run different versions"
-            )
-        if not arrays:
-            return ""
-        omega, ids = arrays[RECORD], arrays[RECORD_IDS]
-        fits = (
-            ids.dtype == np.int64
-            and ids.ndim == 1
-            and omega.dtype == np.float32
-            and omega.shape == (len(ids), len(ids))
-        )
-        if fits:
-            tasks = ids.tolist()
-            in_range = all(0 <= t < self._num_tasks for t in tasks)
-            fits = in_range and tasks == sorted(set(tasks))
-        if not fits or not np.isfinite(omega).all():
-            return (
-                f"it handed over a covariance, {omega.dtype} of shape {omega.shape},"
-                f" for tasks {shortened(ids.tolist())}, expected a square one, finite,"
-                f" of ascending tasks below {self._num_tasks}; server and site run"
+                f"it handed over a covariance of tasks {shortened(tasks)}, expected"
+                f" ascending ones below {self._num_tasks}; server and site run"
                 " different versions"
             )
         return ""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import (
     AfterValidator,
     ConfigDict,
+    Field,
     PositiveInt,
     TypeAdapter,
     ValidationError,
@@ -171,8 +172,8 @@ class About:
     format: Literal[1] = 1
     experiment: _Line
     config: _Config
-    kind: Literal["classes", "binary", "regression", "nodes", "embedding"]
-    metric: Literal["accuracy", "roc-auc", "mae"]
+    kind: Annotated[str, Field(pattern=f"^({'|'.join(_WHAT)})$")]
+    metric: Annotated[str, Field(pattern="^(accuracy|roc-auc|mae)$")]
     rounds: int
     outputs: list[_Line]
     columns: _Line
