@@ -172,49 +172,38 @@ class Predictions:
         found = MEASURES[self.metric](self.outputs, self.labels).per_task
         return dict(zip(self.labels_of, found.tolist(), strict=True))
 
-    def header(self) -> list[str]:
-        """Names of the columns."""
-        names = self.labels_of
-        if self.kind == "regression":
-            predicted = [f"prediction({t})" for t in names]
+    def columns(self) -> list[tuple[str, list[str]]]:
+        """Name and cells of each column of what was predicted, then of the labels."""
+        names, labels = self.labels_of, self.labels
+        numbers = [
+            [repr(v) for v in column] for column in self.probabilities.T.tolist()
+        ]
+        if self.is_of_classes:
+            found = [("prediction", [names[k] for k in self.predicted])]
+            found += [(f"p({c})", p) for c, p in zip(names, numbers, strict=True)]
         elif self.kind == EMBEDDING:
-            predicted = list(names)
-        elif self.kind == "binary":
-            predicted = [f"{what}({t})" for t in names for what in ("prediction", "p")]
+            found = [*zip(names, numbers, strict=True)]
+        elif self.kind == "regression":
+            words = [f"prediction({t})" for t in names]
+            found = [*zip(words, numbers, strict=True)]
         else:
-            predicted = ["prediction", *(f"p({c})" for c in names)]
-        labels = ["label"] if self.is_of_classes else [f"label({t})" for t in names]
-        known = [] if self.labels is None else labels
-        return [self.column, *predicted, *known, "problem"]
+            found = []
+            for task, yes, p in zip(names, self.predicted.T, numbers, strict=True):
+                found += [(f"prediction({task})", [*map(str, yes)]), (f"p({task})", p)]
+        if labels is None:
+            return found
+        if self.is_of_classes:
+            return [*found, ("label", [names[k] for k in labels])]
+        return found + [
+            (f"label({task})", [*map(_number, column)])
+            for task, column in zip(names, labels.T, strict=True)
+        ]
 
     def rows(self) -> list[list[str]]:
         """One row for each item; those that are unfit come last and say why."""
-        found = [
-            [name, *self._predicted(p, found), *self._labelled(at), ""]
-            for at, (name, p, found) in enumerate(
-                zip(self.names, self.probabilities, self.predicted, strict=True)
-            )
-        ]
-        empty = [""] * (len(self.header()) - 2)
-        return found + [[name, *empty, why] for name, why in self.unfit]
-
-    def _predicted(self, p: NDArray[np.float64], found: Any) -> list[str]:
-        texts = [repr(float(v)) for v in p]
-        if self.kind in _NUMBERS:
-            return texts
-        if self.kind == "binary":
-            yes = map(str, found)
-            return [word for pair in zip(yes, texts, strict=True) for word in pair]
-        return [self.labels_of[found], *texts]
-
-    def _labelled(self, at: int) -> list[str]:
-        if self.labels is None:
-            return []
-        label = self.labels[at]
-        if label.ndim:
-            texts = [np.format_float_positional(v, trim="-") for v in label]
-            return ["" if np.isnan(v) else t for v, t in zip(label, texts, strict=True)]
-        return [self.labels_of[int(label)]]
+        cells = [column for _, column in self.columns()]
+        fit = [[*row, ""] for row in zip(self.names, *cells, strict=True)]
+        return fit + [[name, *[""] * len(cells), why] for name, why in self.unfit]
 
     def write(self, path: str | Path) -> None:
         """Write the table as CSV.
@@ -223,7 +212,13 @@ class Predictions:
         ------
         StorageError
         """
-        write_csv(Path(path), (self.header(), *self.rows()))
+        header = [self.column, *(name for name, _ in self.columns()), "problem"]
+        write_csv(Path(path), (header, *self.rows()))
+
+
+def _number(value: float) -> str:
+    """Write a label as short as can be; a missing one is empty."""
+    return "" if np.isnan(value) else np.format_float_positional(value, trim="-")
 
 
 log = logging.getLogger("flwr.fedgraph")
@@ -403,9 +398,8 @@ class TrainedModel:
         """Refuse data whose features are others than those of the run."""
         wanted, got = self.spec.num_features, graphs.num_features
         columns, now = self.about.columns, graphs.columns
-        is_own = (
-            self.settings.dataset == datasets.SMILES_CSV
-        )  # whose columns are the version's
+        # Columns of molecules are the version's.
+        is_own = self.settings.dataset == datasets.SMILES_CSV
         if got != wanted or (columns != now and (is_own or (columns and now))):
             cure = "give data with the labels and attributes of the run's"
             if is_own:
