@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedgraph_flwr.core.data import DiffusionSpec
-from fedgraph_flwr.methods.fclg import FCLGParams
+from fedgraph_flwr.methods.fclg import INTER_TEMPERATURE, FCLGParams
 
 from .graphs.batching import Batch, ClientData
 from .graphs.ops import sum_pool
@@ -41,7 +41,6 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
             hidden_dim=spec.settings.hidden_dim,
             num_layers=spec.settings.num_layers,
             activation=spec.params.activation,
-            norm=spec.params.norm,
             generator=spec.common_generator(),
         )
 
@@ -57,9 +56,6 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
         """Second view of Sec. 4: personalised PageRank or heat."""
         return DiffusionSpec(
             kind=params.diffusion,
-            alpha=params.ppr_alpha,
-            t=params.heat_time,
-            threshold=params.threshold,
         )
 
     @override
@@ -84,10 +80,10 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
         else:
             ours, teacher = self._scaled(u), self._scaled(self.glob[batch.index])
             if params.inter == "kl":
-                inter = distill_kl(ours, teacher, params.inter_temperature)
+                inter = distill_kl(ours, teacher, INTER_TEMPERATURE)
             else:
                 inter = distill_mse(ours, teacher)
-        return intra + params.inter_weight * inter
+        return intra + inter
 
     @override
     def epoch(self, number: int) -> Tensor:
@@ -120,14 +116,14 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
     def contrast_graphs(self, u: Tensor, batch: Batch) -> Tensor:
         """Eq. (7): mean over graphs."""
         at = batch.index
-        temperature = self.params.inter_temperature
-        return model_contrast(u, self.glob[at], self.prev[at], temperature).mean()
+        ours = u, self.glob[at], self.prev[at]
+        return model_contrast(*ours, INTER_TEMPERATURE).mean()
 
     def contrast_nodes(self, h: Tensor, batch: Batch) -> Tensor:
         """Eq. (8): mean over the nodes of a graph, then over graphs."""
         at = self.data.graphs.node_rows(batch.positions)
-        temperature = self.params.inter_temperature
-        per_node = model_contrast(h, self.glob[at], self.prev[at], temperature)
+        ours = h, self.glob[at], self.prev[at]
+        per_node = model_contrast(*ours, INTER_TEMPERATURE)
         summed = sum_pool(per_node[:, None], batch.membership, batch.graph_of_node)
         sizes = batch.membership.crow_indices().diff()
         return (summed[:, 0] / sizes).mean()

@@ -62,21 +62,12 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
         return loss + params.task_reg * penalty.to(loss.dtype)
 
     @override
-    def step(self, batch: Batch) -> Tensor:
-        """Renew Omega after every step, if so set."""
-        loss = super().step(batch)
-        if self.params.omega_every == "step":
-            self._relate(closed_form(self.model.head.weight))
-        return loss
-
-    @override
     def epoch(self, number: int) -> Tensor:
         """Train with the received Omega, or with the closed form of the heads."""
         if number == 0:
             self.relate()
         loss = super().epoch(number)
-        if self.params.omega_every == "epoch":
-            self._relate(closed_form(self.model.head.weight))
+        self._relate(closed_form(self.model.head.weight))
         return loss
 
     @override

@@ -14,12 +14,8 @@ from typing_extensions import override
 
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import DiffusionSpec
-from fedgraph_flwr.methods.fclg import (
-    MOON_TEMPERATURE,
-    InfoGraphParams,
-    InfoMaxParams,
-    MVGRLParams,
-)
+from fedgraph_flwr.methods.fclg import InfoGraphParams, InfoMaxParams, MVGRLParams
+from fedgraph_flwr.methods.moon import TEMPERATURE
 
 from .graphs.batching import Batch, ClientData
 from .job import ModelSpec
@@ -52,7 +48,7 @@ class InfoMaxClient(ModelContrast[M], EmbeddingClient[M]):
         loss = loss + pull(self.tensors(), received, p.proximal_mu / 2)
         if p.moon_mu:
             u = self.embed(batch)
-            loss = loss + p.moon_mu * self.contrast(u, batch, MOON_TEMPERATURE)
+            loss = loss + p.moon_mu * self.contrast(u, batch, TEMPERATURE)
         return loss
 
     @override

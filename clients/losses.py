@@ -224,11 +224,6 @@ def masked_l1(predicted: Tensor, y: Tensor) -> Tensor:
     return _masked(predicted, y, nn.functional.l1_loss)
 
 
-def masked_mse(predicted: Tensor, y: Tensor) -> Tensor:
-    """Mean squared error over the observed labels of a batch; 0 if none is."""
-    return _masked(predicted, y, nn.functional.mse_loss)
-
-
 def _masked(predicted: Tensor, y: Tensor, loss: Callable[..., Tensor]) -> Tensor:
     check_shapes(tuple(predicted.shape), tuple(y.shape))
     observed = ~torch.isnan(y)

@@ -259,7 +259,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         """Invert Omega as it is now, train, renew it."""
         self.invert()
         loss = super().epoch(number)
-        if self.params.omega_every == "epoch" and self._regularises:
+        if self._regularises:
             self._renew()
         return loss
 
@@ -279,15 +279,6 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         phi = self.round.around.with_own(self.heads, self.model.head.weight)
         # In doubles: Omega may be near-singular, and Omega^-1 Phi cancels.
         return loss + weight * trace_penalty(phi.double(), self.inverse).to(loss.dtype)
-
-    @override
-    def step(self, batch: Batch) -> Tensor:
-        """Renew Omega after every step, if the run asks for it."""
-        loss = super().step(batch)
-        if self.params.omega_every == "step" and self._regularises:
-            self._renew()
-            self.invert()
-        return loss
 
     def _renew(self) -> None:
         eta = self.params.omega_eta

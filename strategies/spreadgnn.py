@@ -54,7 +54,6 @@ def make_topology(num_clients: int, params: SpreadGNNParams) -> Topology:
         params.topology,
         num_clients,
         degree=params.degree,
-        rewiring=params.rewiring,
         seed=params.topology_seed,
         edges_file=params.edges_file,
     )

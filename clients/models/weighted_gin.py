@@ -54,8 +54,6 @@ class WeightedGIN(nn.Module):
     num_features, hidden_dim, num_layers : int
     activation : str
         After each layer but the last: "none" or "relu".
-    norm : str
-        After each layer: "none" or "layer" (LayerNorm).
     generator : torch.Generator
         Initialises all tensors.
     """
@@ -67,17 +65,12 @@ class WeightedGIN(nn.Module):
         hidden_dim: int,
         num_layers: int,
         activation: str,
-        norm: str,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         widths = [num_features] + [hidden_dim] * (num_layers - 1)
         self.convs = nn.ModuleList(
             WeightedGINConv(width, hidden_dim, generator) for width in widths
-        )
-        self.norms = nn.ModuleList(
-            nn.LayerNorm(hidden_dim) if norm == "layer" else nn.Identity()
-            for _ in widths
         )
         self.activation = torch.relu if activation == "relu" else nn.Identity()
 
@@ -91,8 +84,8 @@ class WeightedGIN(nn.Module):
 
         found: list[Tensor] = []
         x = batch.x
-        for conv, norm in zip(self.convs, self.norms, strict=True):
-            h = norm(conv(x, sum_of))
+        for conv in self.convs:
+            h = conv(x, sum_of)
             found.append(h)
             x = self.activation(h)
         return found

@@ -18,7 +18,6 @@ from fedgraph_flwr.core.tasks import (
     AVERAGE_PRECISION,
     NO_SCORE,
     OF_MEAN,
-    MultiTaskSettings,
 )
 from fedgraph_flwr.core.wire import Parcel, count_key, evaluation_key
 
@@ -26,7 +25,7 @@ from ..base import GraphClient, Metrics
 from ..graphs.batching import Batch, ClientData
 from ..graphs.node_rows import MoleculeData, Nodes
 from ..job import P
-from ..losses import Loss, masked_bce, masked_l1, masked_mse
+from ..losses import Loss, masked_bce, masked_l1
 from .scores import (
     Array,
     TaskScores,
@@ -62,11 +61,8 @@ class MultiTaskClient(GraphClient[P]):
         return not self.job.learning.larger_is_better
 
     def loss_function(self) -> Loss:
-        """Mean over observed labels: cross-entropy, or an error of numbers."""
-        assert isinstance(self.job.task, MultiTaskSettings)
-        if not self.is_regression:
-            return masked_bce
-        return masked_mse if self.job.task.regression_loss == "mse" else masked_l1
+        """Mean over observed labels: cross-entropy, or absolute errors of numbers."""
+        return masked_l1 if self.is_regression else masked_bce
 
     @override
     def trained_on(self) -> IntArray:

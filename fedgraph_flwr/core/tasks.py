@@ -144,8 +144,8 @@ class MultiTaskSettings(TaskSettings):
     """What is trained on several labels per graph, whatever the method.
 
     ``encoder``: GraphSAGE, or GAT with two heads; FGCL has encoders of its own.
-    ``regression_loss``: of labels that are numbers, absolute or squared error. Width,
-    layers and dropout are shared settings.
+    Labels that are numbers are learned by absolute errors. Width, layers and dropout
+    are shared settings.
 
     Source
     ------
@@ -155,7 +155,6 @@ class MultiTaskSettings(TaskSettings):
     TABLE = "multitask"
 
     encoder: str = choice("sage", "sage", "gat")
-    regression_loss: str = choice("l1", "l1", "mse")
 
 
 def round_numbers(text: str) -> list[int]:

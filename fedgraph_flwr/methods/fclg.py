@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..core.config import Settings
-from ..core.data import DIFFUSION_KINDS, DiffusionSpec
+from ..core.data import DIFFUSION_KINDS
 from ..core.method import Method
 from ..core.rules import Value, choice, flag, number
 from ..core.tasks import GRAPH_EMBEDDING
 from ..core.words import ONE
 
-MOON_TEMPERATURE = 0.5  # as in methods/moon.py
+INTER_TEMPERATURE = 0.5  # tau' (Eq. 7), and that of the softmax of "kl"
 # Shared settings of every row of the paper, K, E, T and the split (Sec. 5).
 RUN: Mapping[str, Value] = {
     "num-clients": 6,
@@ -54,12 +54,10 @@ RUN: Mapping[str, Value] = {
 class FCLGParams(Settings):
     """Parameters of FCLG and its variants.
 
-    ``temperature`` is tau (Eq. 5), ``inter_temperature`` tau' (Eq. 7) and the softmax
-    temperature of "kl". ``intra_normalize`` and ``distill_normalize`` bring embeddings
-    to unit length in the intra loss and in "kl" and "mse"; without, sum-pooled
-    embeddings with norms of 100 and more saturate the one and freeze the encoder by
-    the other. ``inter_weight`` scales the second loss (the paper adds both as they
-    are). ``threshold`` drops small entries of the diffusion matrix.
+    ``temperature`` is tau (Eq. 5). ``intra_normalize`` and ``distill_normalize`` bring
+    embeddings to unit length in the intra loss and in "kl" and "mse"; without,
+    sum-pooled embeddings with norms of 100 and more saturate the one and freeze the
+    encoder by the other.
     """
 
     TABLE = "fclg"
@@ -68,19 +66,11 @@ class FCLGParams(Settings):
     inter: str = choice(
         "graphs", "graphs", "nodes", "none", "kl", "mse", "previous-round"
     )
-    inter_weight: float = number(1.0, 0)
     temperature: float = number(0.5, 0, low_open=True)
-    inter_temperature: float = number(0.5, 0, low_open=True)
     intra_normalize: bool = flag(True)
     distill_normalize: bool = flag(True)
     activation: str = choice("none", "none", "relu")
-    norm: str = choice("none", "none", "layer")
     diffusion: str = choice("ppr", *DIFFUSION_KINDS)
-    ppr_alpha: float = number(DiffusionSpec.alpha, 0, 1, low_open=True)
-    heat_time: float = number(DiffusionSpec.t, 0, 1000)
-    threshold: float = number(
-        DiffusionSpec.threshold, 0, 1, low_open=True, high_open=True
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from ..core.config import Settings
 from ..core.method import Method
-from ..core.rules import Value, choice, number
+from ..core.rules import Value, number
 from ..core.tasks import MULTI_TASK_CLASSIFICATION
 from ..core.words import ONE, WEIGHTING
 
@@ -36,9 +36,9 @@ class FedGMTLParams(Settings):
         lambda, on the trace itself; 0 is FedAvg. The default is ours: the authors' 1e-3
         multiplied Omega instead of its inverse. The penalty moves the rows of the
         client's own tasks only: Adam would turn it into full steps of the other rows.
-    omega_every : str
-        Omega becomes the closed form after every local "epoch" or, as in the authors'
-        code, "step".
+
+    Omega becomes the closed form after every local epoch; in the authors' code after
+    every step.
     """
 
     TABLE = "fedgmtl"
@@ -46,12 +46,11 @@ class FedGMTLParams(Settings):
         "weighting": WEIGHTING,
         "reg-rows": ONE,
         "encoder": "set multitask.encoder",
-        "regression-loss": "set multitask.regression-loss",
+        "regression-loss": ONE,
     }
     RUN: ClassVar[Mapping[str, Value]] = {"persist-optimizer": False}
 
     task_reg: float = number(1e-4, 0)
-    omega_every: str = choice("epoch", "epoch", "step")
 
 
 METHOD = Method(

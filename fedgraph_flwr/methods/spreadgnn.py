@@ -40,6 +40,7 @@ from ..core.rules import (
 )
 from ..core.tasks import MULTI_TASK_CLASSIFICATION
 from ..core.wire import TOLD
+from ..core.words import ONE
 
 ALL = "all"
 FROM, TO = "from/", "to/"
@@ -67,20 +68,20 @@ def mixing_rounds(before_round: int, period: int) -> int:
 class SpreadGNNParams(Settings):
     """Parameters of SpreadGNN.
 
-    ``topology``: who talks to whom; ``degree``, ``rewiring``, ``topology_seed`` and
-    ``edges_file`` say more where its kind needs it (``topology.build_topology``).
+    ``topology``: who talks to whom; ``degree``, ``topology_seed`` and ``edges_file``
+    say more where its kind needs it (``topology.build_topology``).
     ``weights`` make the mixing matrix M (``mixing.mixing_row``), ``period`` is tau, 0
     for never. ``seal``: letters are encrypted between neighbours. ``head_sync``:
     "all" mixes every row of the head; "owners" a task's row over those that have its
     labels, where any has; "none" leaves the head at home. ``task_reg`` multiplies the
     trace of Eq. (7); ``omega_eta`` is the share of the closed form in Omega's update,
-    made every local epoch or step.
+    made after every local epoch.
     """
 
     TABLE = "spreadgnn"
     RETIRED: ClassVar[Mapping[str, str]] = {
         "encoder": "set multitask.encoder",
-        "regression-loss": "set multitask.regression-loss",
+        "regression-loss": ONE,
     }
     FIELDS = (
         Field(
@@ -121,7 +122,6 @@ class SpreadGNNParams(Settings):
 
     topology: str = choice("complete", *topology.KINDS)
     degree: int = integer(2, 1, MOST_CLIENTS)
-    rewiring: float = number(0.1, 0, 1)
     topology_seed: int = integer(0, 0, 2**31 - 1)
     edges_file: str = path("")
     weights: str = choice("metropolis", *mixing.KINDS)
@@ -130,7 +130,6 @@ class SpreadGNNParams(Settings):
     head_sync: str = choice("all", "all", "owners", "none")
     task_reg: float = number(1e-4, 0)
     omega_eta: float = number(0.5, 0, 1)
-    omega_every: str = choice("epoch", "epoch", "step")
 
     @property
     def is_sealed(self) -> bool:

@@ -58,12 +58,6 @@ def mlp(w, name, row):
     return affine(w, f"{name}.2", torch.clamp(affine(w, f"{name}.0", row), min=0))
 
 
-def layer_norm(w, name, row):
-    centred = row - row.mean()
-    spread = torch.sqrt((centred * centred).mean() + 1e-5)
-    return centred / spread * w[f"{name}.weight"] + w[f"{name}.bias"]
-
-
 def convolve(w, name, rows, messages):
     """H_v <- MLP(H_v + sum_u a_uv H_u), node after node."""
     found = []
@@ -76,13 +70,11 @@ def convolve(w, name, rows, messages):
     return found
 
 
-def nodes(w, x, messages, *, activation="none", norm="none"):
+def nodes(w, x, messages, *, activation="none"):
     """H = [H^1 | .. | H^L] as a list of one vector per node."""
     rows, layers, k = list(torch.from_numpy(np.asarray(x, np.float64))), [], 0
     while f"convs.{k}.mlp.0.weight" in w:
         rows = convolve(w, f"convs.{k}.mlp", rows, messages)
-        if norm == "layer":
-            rows = [layer_norm(w, f"norms.{k}", row) for row in rows]
         layers.append(rows)
         if activation == "relu":
             rows = [torch.clamp(row, min=0) for row in rows]

@@ -77,7 +77,7 @@ def in_epochs(batches, num_epochs, rows):
     return epochs
 
 
-OTHER = {"activation": "relu", "norm": "layer", "inter_weight": 0.3}
+OTHER = {"activation": "relu", "temperature": 0.2}
 
 
 @pytest.mark.parametrize(

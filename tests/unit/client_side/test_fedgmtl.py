@@ -105,16 +105,12 @@ def test_the_loss_is_scikit_learns_over_own_observed_labels(tmp_path):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_numbers_are_learned_by_absolute_or_squared_errors(tmp_path):
-    found = []
-    for loss in ("l1", "mse"):
-        options = {"multitask.regression-loss": loss, "dataset": "ESOL"}
-        made = client(tmp_path, "fedavg multi-task", **options)
-        batch = made.job.data.graphs.batch(made.trained_on())
-        errors = (made.logits(batch, batch) - batch.y)[:, 0].detach().numpy()
-        found.append((made.loss(batch, torch.Generator()).item(), errors))
-    assert found[0][0] == pytest.approx(np.abs(found[0][1]).mean(), rel=1e-5)
-    assert found[1][0] == pytest.approx(np.square(found[1][1]).mean(), rel=1e-5)
+def test_numbers_are_learned_by_absolute_errors(tmp_path):
+    made = client(tmp_path, "fedavg multi-task", dataset="ESOL")
+    batch = made.job.data.graphs.batch(made.trained_on())
+    errors = (made.logits(batch, batch) - batch.y)[:, 0].detach().numpy()
+    found = made.loss(batch, torch.Generator()).item()
+    assert found == pytest.approx(np.abs(errors).mean(), rel=1e-5)
 
 
 def test_graphs_without_an_own_label_are_skipped(tmp_path, monkeypatch):
@@ -178,9 +174,8 @@ def test_graphs_without_any_label_have_no_loss(tmp_path, dataset, split):
 # Omega --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("every", ["epoch", "step"])
-def test_omega_becomes_the_closed_form_of_the_trained_heads(tmp_path, every):
-    options = {"fedgmtl.omega-every": every, "fedgmtl.task-reg": 0.01, "client_id": 2}
+def test_omega_becomes_the_closed_form_of_the_trained_heads(tmp_path):
+    options = {"fedgmtl.task-reg": 0.01, "client_id": 2}
     options |= {"local-epochs": 2}
     made = client(tmp_path, **options)
     reply = made.participate(toys.parcel(made), {"server-round": 1})
@@ -190,16 +185,6 @@ def test_omega_becomes_the_closed_form_of_the_trained_heads(tmp_path, every):
     record = reply.evaluation
     np.testing.assert_allclose(record["task-covariance"], expected, atol=1e-6)
     assert record["task-ids"].tolist() == [0, 1]
-
-
-def test_omega_after_every_step_is_used_in_the_next(tmp_path):
-    results = {}
-    for every in ("epoch", "step"):
-        options = {"fedgmtl.omega-every": every, "fedgmtl.task-reg": 0.1}
-        made = client(tmp_path / every, client_id=2, **options, **{"batch-size": 4})
-        sent, _, _ = made.fit(toys.shared_arrays(made), {"server-round": 1})
-        results[every] = sent
-    assert not all(map(np.array_equal, *results.values()))
 
 
 def test_the_server_averages_omega_by_training_graphs(run):

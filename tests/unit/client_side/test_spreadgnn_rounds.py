@@ -45,7 +45,6 @@ TOPOLOGIES = {
     "watts-strogatz": {
         "spreadgnn.topology": "watts-strogatz",
         "spreadgnn.degree": 4,
-        "spreadgnn.rewiring": 0.5,
     },
 }
 
@@ -136,7 +135,6 @@ def test_the_regulariser_and_each_option_do_something(spread):
         {},
         {"spreadgnn.task-reg": 0.0},
         {"spreadgnn.omega-eta": 1.0},
-        {"spreadgnn.omega-every": "step"},
         {"spreadgnn.head-sync": "owners"},
         {"spreadgnn.head-sync": "none"},
         {"spreadgnn.weights": "samples"},

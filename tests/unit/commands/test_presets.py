@@ -138,10 +138,7 @@ PUBLISHED: list[tuple[str, dict[str, Value]]] = [
             "optimizer": "adamw",
             "weight-decay": 0.01,
             "fclg.temperature": 0.5,
-            "fclg.inter-temperature": 0.5,
             "fclg.diffusion": "ppr",
-            "fclg.ppr-alpha": 0.2,
-            "fclg.threshold": 0.01,
         },
     ),
     (
