@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -292,17 +291,7 @@ def _rand_index(
 
 METRICS = "metrics.prom"
 RUNNING, COMPLETED, FAILED = 0, 1, 2
-_Sample = tuple[Mapping[str, str], float]
-
-
-@dataclass(frozen=True)
-class _Family:
-    """One metric, without its prefix, and its samples."""
-
-    name: str
-    kind: str  # "gauge" or "counter"
-    words: str
-    samples: Sequence[_Sample]
+_Samples = list[tuple[Mapping[str, str], float]]
 
 
 def metrics_text(
@@ -327,43 +316,33 @@ def metrics_text(
     run = {"run": folder.run_id}
     about = {**run, "method": s.method, "dataset": s.dataset}
     about["experiment"] = folder.experiment
-    moved = [({**run, "direction": d}, so_far.bytes[d]) for d in ("up", "down")]
-
-    def family(name: str, words: str, value: float, kind: str = "gauge") -> _Family:
-        return _Family(name, kind, words, [(run, value)])
-
-    states = "0 while the run goes on, 1 completed, 2 failed"
-    written = "Unix time at which this file was written"
-    lost, lost_now = (
-        "Clients that failed, over all rounds",
-        "Clients that failed in the",
-    )
-    families = [
-        _Family("run_info", "gauge", "Always 1, with names as labels", [(about, 1)]),
-        family("run_status", states, status),
-        family("round", "Last completed round", so_far.last_round),
-        family("rounds", "Rounds planned", s.num_server_rounds),
-        family("updated_timestamp_seconds", written, round(time.time(), 3)),
-        family("clients", "Clients of the run", s.num_clients),
-        _Family("bytes_total", "counter", "Bytes of messages", moved),
-        family("failures_total", lost, len(so_far.failures), "counter"),
-        _Family(
-            "score", "gauge", "Last mean over clients", _score_samples(folder, run)
-        ),
-    ]
+    values: dict[str, tuple[str, float]] = {
+        "run_status": ("0 while the run goes on, 1 completed, 2 failed", status),
+        "round": ("Last completed round", so_far.last_round),
+        "rounds": ("Rounds planned", s.num_server_rounds),
+        "updated_timestamp_seconds": ("Unix time of this file", round(time.time(), 3)),
+        "clients": ("Clients of the run", s.num_clients),
+        "failures_total": ("Failures of clients, all rounds", len(so_far.failures)),
+    }
     if report is not None:
-        families += [
-            family("round_seconds", "Wall time of the last round", report.wall_s),
-            family("round_failures", f"{lost_now} last round", len(report.failures)),
-            *_of_sites(folder, strategy, report, run),
-        ]
-    return "".join(map(_written, families))
+        values |= {
+            "round_seconds": ("Wall time of the last round", report.wall_s),
+            "round_failures": ("Failures in the last round", len(report.failures)),
+        }
+    moved: _Samples
+    moved = [({**run, "direction": d}, so_far.bytes[d]) for d in ("up", "down")]
+    text = _family("run_info", "Always 1, with names as labels", [(about, 1)])
+    for name, (words, value) in values.items():
+        text += _family(name, words, [(run, value)])
+    text += _family("bytes_total", "Bytes of messages", moved)
+    text += _family("score", "Last mean over clients", _score_samples(folder, run))
+    return text if report is None else text + _of_sites(folder, strategy, report, run)
 
 
-def _score_samples(folder: RunFacts, run: Mapping[str, str]) -> list[_Sample]:
+def _score_samples(folder: RunFacts, run: Mapping[str, str]) -> _Samples:
     """Last mean score on each split, and the one by which rounds are chosen."""
     so_far = folder.so_far
-    found: list[_Sample] = []
+    found: _Samples = []
     tables = dict.fromkeys(so_far.task.splits, so_far.task.metric)
     if so_far.by:
         tables["val" + so_far.by] = so_far.chosen_by()
@@ -379,37 +358,39 @@ def _of_sites(
     strategy: AbstractGraphStrategy,
     report: RoundReport,
     run: Mapping[str, str],
-) -> Iterable[_Family]:
+) -> str:
     failures = Counter(f["client"] for f in folder.so_far.failures)
-    rows = {
-        site: (
-            len(members),
-            sum(c in report.failures for c in members),
-            sum(failures[c] for c in members),
-            max(strategy.last_rounds.get(c, 0) for c in members),
-            strategy.load(members),
-        )
-        for site, members in clients_by_site(strategy.sites).items()
+    rounds = strategy.last_rounds
+    values: dict[str, tuple[str, Callable[[list[int]], float]]] = {
+        "site_clients": ("Clients that a site hosts", len),
+        "site_round_failures": (
+            "Its clients that failed in the round",
+            lambda members: sum(c in report.failures for c in members),
+        ),
+        "site_failures_total": (
+            "Failures of its clients, all rounds",
+            lambda members: sum(failures[c] for c in members),
+        ),
+        "site_last_round": (
+            "Last round in which a site replied",
+            lambda members: max(rounds.get(c, 0) for c in members),
+        ),
+        "site_seconds": ("Seconds of work of a site's last replies", strategy.load),
     }
-    for column, (name, kind, words) in enumerate(
-        (
-            ("site_clients", "gauge", "Clients that a site hosts"),
-            ("site_round_failures", "gauge", "Its clients that failed in the round"),
-            ("site_failures_total", "counter", "Failures of its clients, all rounds"),
-            ("site_last_round", "gauge", "Last round in which a site replied"),
-            ("site_seconds", "gauge", "Seconds of work of a site's last replies"),
-        )
-    ):
-        samples = [({**run, "site": site}, row[column]) for site, row in rows.items()]
-        yield _Family(name, kind, words, samples)
+    sites = clients_by_site(strategy.sites).items()
+    return "".join(
+        _family(name, words, [({**run, "site": s}, value(m)) for s, m in sites])
+        for name, (words, value) in values.items()
+    )
 
 
-def _written(family: _Family) -> str:
-    if not family.samples:
+def _family(name: str, words: str, samples: _Samples) -> str:
+    """Write one metric; a counter's name ends with ``_total``."""
+    if not samples:
         return ""
-    name = f"fedgraph_{family.name}"
-    lines = [f"# HELP {name} {family.words}.", f"# TYPE {name} {family.kind}"]
-    for labels, value in family.samples:
+    name, kind = f"fedgraph_{name}", "counter" if name.endswith("_total") else "gauge"
+    lines = [f"# HELP {name} {words}.", f"# TYPE {name} {kind}"]
+    for labels, value in samples:
         pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
         lines.append(f"{name}{{{pairs}}} {_number(value)}")
     return "\n".join(lines) + "\n"
