@@ -222,10 +222,6 @@ DAMAGES = {
         lambda f: ((f / "model.json").write_text("{"), relist(f)),
         "use the version of this project",
     ),
-    "a list": (
-        lambda f: ((f / "model.json").write_text("[]"), relist(f)),
-        "use the version of this project",
-    ),
     "another format": (
         lambda f: edit(f, lambda a: a.update(format=9)),
         "a wrong value of format",
@@ -242,13 +238,13 @@ DAMAGES = {
         lambda f: edit(f, lambda a: a["config"].update({"hidden-dim": 10**9})),
         "cannot be built: hidden-dim must be an int",
     ),
-    "another width": (
-        lambda f: edit(f, lambda a: a["architecture"].update(num_features=9)),
-        "size mismatch for pre.weight",
-    ),
     "a width without end": (
         lambda f: edit(f, lambda a: a["architecture"].update(num_features=10**9)),
         r"size mismatch for pre.weight: .*1000000000",
+    ),
+    "weights outside of the folder": (
+        lambda f: edit(f, lambda a: a.update(models={"../client-0": [0]})),
+        "a wrong value of models",
     ),
     "outputs without names": (
         lambda f: edit(f, lambda a: a.update(outputs=["a"])),
