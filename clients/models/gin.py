@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from ..graphs.batching import Batch
 from ..graphs.ops import (
+    BareLinear,
     linear,
     project,
     relu_dropout,
     sum_neighbours,
     sum_pool,
 )
+from . import gin_pass
 
 
 class GINConv(nn.Module):
@@ -31,6 +35,13 @@ class GINConv(nn.Module):
     def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
         """(num_nodes, hidden) -> (num_nodes, hidden)."""
         return self.mlp(x + sum_neighbours(x, adjacency))  # type: ignore[no-any-return]
+
+
+def _are_plain(parts: Sequence[nn.Module]) -> bool:
+    """Whether layers are those that :class:`GINConv` makes, for ``gin_pass``."""
+    kinds = [type(part) for part in parts]
+    num_layers = len(parts) // 3
+    return kinds == [BareLinear, nn.ReLU, BareLinear] * num_layers + [BareLinear]
 
 
 class GIN(nn.Module):
@@ -71,6 +82,11 @@ class GIN(nn.Module):
     def represent(self, batch: Batch, generator: torch.Generator | None) -> Tensor:
         """(num_graphs, hidden), the input of ``readout``; dropout iff a generator."""
         x = project(batch.x, self.pre)  # (num_nodes, hidden)
+        parts = [m for conv in self.convs for m in conv.children()]
+        parts = [*(m for mlp in parts for m in mlp.children()), self.post]
+        if all(type(conv) is GINConv for conv in self.convs) and _are_plain(parts):
+            weights = [t for part in parts for t in part.parameters()]
+            return gin_pass.represent(x, batch, weights, self.dropout, generator)
         for conv in self.convs:
             x = relu_dropout(conv(x, batch.adjacency), self.dropout, generator)
         g = sum_pool(x, batch.membership, batch.graph_of_node)  # (num_graphs, hidden)
