@@ -13,6 +13,7 @@ import pytest
 import toys
 from federation import Federation, environment
 
+from clients.store import STATES
 from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.site.__main__ import main
@@ -74,7 +75,7 @@ def test_three_supernodes_give_the_bytes_of_the_inline_run(
     check_same_run(deployed, inline)
     # Private state stays with its site.
     kept = {path.name for path in (folder / "site-1" / deployed.name).iterdir()}
-    assert kept == {"client-1", "client-3"}
+    assert kept - {"states.sqlite3-journal"} == {"client-1", "client-3", STATES}
     check_audit_logs(folder, deployed)
 
 
