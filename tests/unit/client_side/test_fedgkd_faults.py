@@ -163,7 +163,7 @@ def test_settings_that_contradict_each_other_are_refused():
             resolve({**base, **labels, **still})
     resolve({**base, **labels})
     for method in ("fedgkd", "fedpub"):
-        with pytest.raises(ConfigError, match=rf"{method} sends features that its"):
+        with pytest.raises(ConfigError, match="send features that a trained model"):
             resolve({**base, "method": method, "privacy.update-clip": 1.0})
 
 
