@@ -25,7 +25,6 @@ from fedgraph_flwr.methods.adafgl import (
     HOPS,
     LEARNING_RATE,
     LINK_COSINE,
-    THRESHOLD,
     WEIGHT_DECAY,
     WIDTH,
     AdaFGLParams,
@@ -184,7 +183,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
             persist_optimizer=True,
         )
         trained = stored if _KNOWLEDGE in stored else {}
-        return make_optimizer(self._branches().parameters(), own, trained)
+        return make_optimizer(self.model.branches.parameters(), own, trained)
 
     @override
     def state(self) -> dict[str, Tensor]:
@@ -192,18 +191,6 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
         if self.is_personal and not self.job.settings.persist_optimizer:
             kept |= optimizer_tensors(self.optimizer)
         return kept
-
-    def _branches(self) -> nn.Module:
-        """Networks that the loss reaches: Adam's state has no place for others."""
-        branches, (homo, hete) = self.model.branches, self._uses()
-        parts = [branches.homo] if homo else []
-        parts += [branches.plain, branches.smooth, branches.spread] if hete else []
-        chosen = nn.ModuleList(parts)
-        kept = [0] * homo + [1, 2] * hete
-        chosen.register_module(
-            "slopes", nn.ParameterList(branches.slopes[k] for k in kept)
-        )
-        return chosen
 
     @override
     def train(self, num_epochs: int | None = None) -> Parcel:
@@ -224,7 +211,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
         if not self.is_personal:
             return super().loss(batch, generator)
         out, (known, _) = self._outputs(generator), self._knowledge()
-        return branch_loss(out, known, batch.y, batch.train, *self._uses())
+        return branch_loss(out, known, batch.y, batch.train)
 
     @override
     def logits(self, generator: torch.Generator | None) -> Tensor:
@@ -236,7 +223,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
         if not len(self.graph.train):
             said = known
         else:
-            said = fused(self._outputs(None), known, self._share(score))
+            said = fused(self._outputs(None), known, score)
         return as_logits(said)
 
     @override
@@ -259,7 +246,7 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
     def predictor(self) -> dict[str, Tensor]:
         """Add the share of the homophilous branch, which this client's labels gave."""
         trained = self._is_alone and len(self.graph.train)
-        share = self._share(self._knowledge()[1]) if trained else UNTRAINED
+        share = self._knowledge()[1] if trained else UNTRAINED
         return {**super().predictor(), "share": torch.tensor(share, dtype=torch.double)}
 
     # What the extractor says -----------------------------------------------------
@@ -284,17 +271,3 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
 
     def _outputs(self, generator: torch.Generator | None) -> Any:
         return self.model.branches(self.corrected, generator)
-
-    def _share(self, score: float) -> float:
-        """Weight of the homophilous branch."""
-        hard = float(score >= THRESHOLD)
-        return {"soft": score, "hard": hard, "homo": 1.0, "hete": 0.0}[
-            self.params.fusion
-        ]
-
-    def _uses(self) -> tuple[bool, bool]:
-        """Whether the homophilous and the other branch are trained."""
-        if self.params.fusion == "soft":
-            return True, True
-        share = self._share(self._knowledge()[1])
-        return bool(share), not share

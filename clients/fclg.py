@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 from typing_extensions import override
 
 from fedgraph_flwr.core.data import DiffusionSpec
-from fedgraph_flwr.methods.fclg import INTER_TEMPERATURE, FCLGParams
+from fedgraph_flwr.methods.fclg import INTER_TEMPERATURE, TEMPERATURE, FCLGParams
 
 from .graphs.batching import Batch, ClientData
 from .graphs.ops import sum_pool
@@ -40,7 +41,6 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
             spec.num_features,
             hidden_dim=spec.settings.hidden_dim,
             num_layers=spec.settings.num_layers,
-            activation=spec.params.activation,
             generator=spec.common_generator(),
         )
 
@@ -53,10 +53,8 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
     @override
     @classmethod
     def diffusion(cls, params: FCLGParams) -> DiffusionSpec:
-        """Second view of Sec. 4: personalised PageRank or heat."""
-        return DiffusionSpec(
-            kind=params.diffusion,
-        )
+        """Second view of Sec. 4: personalised PageRank."""
+        return DiffusionSpec()
 
     @override
     def embed(self, batch: Batch) -> Tensor:
@@ -70,7 +68,7 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
         layers = self.model.layers(batch)
         u = self.model.pool(layers, batch)
         v = self.model(batch, self.second_view(batch))
-        intra = nt_xent(u, v, params.temperature, normalize=params.intra_normalize)
+        intra = nt_xent(u, v, TEMPERATURE)
         if params.inter == "none":
             return intra
         if params.inter == "nodes":
@@ -78,7 +76,7 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
         elif params.inter in ("graphs", "previous-round"):
             inter = self.contrast_graphs(u, batch)
         else:
-            ours, teacher = self._scaled(u), self._scaled(self.glob[batch.index])
+            ours, teacher = normalize(u), normalize(self.glob[batch.index])
             if params.inter == "kl":
                 inter = distill_kl(ours, teacher, INTER_TEMPERATURE)
             else:
@@ -140,8 +138,3 @@ class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
                 for b in self.data.batches()
             ]
         )
-
-    def _scaled(self, u: Tensor) -> Tensor:
-        if not self.params.distill_normalize:
-            return u
-        return torch.nn.functional.normalize(u, dim=1)

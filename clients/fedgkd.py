@@ -70,12 +70,7 @@ class FedGKDClient(Pulled[FedGKDParams], NodeClassifierClient[FedGKDParams]):
         noise = gumbel_noise(seed, p.distil_steps, len(y0)).to(device)
         recipe = Recipe(
             steps=p.distil_steps,
-            learning_rate=p.distil_lr,
-            gamma=p.gamma,
-            temperature=p.tau_g,
-            divide_by_root=p.inner_scale == "sqrt_d",
             scale=self._feature_std() if p.x0_scale == "data" else 1.0,
-            update_labels=p.update_labels,
         )
         start = (x0.to(device), y0.to(device), noise, recipe)
         if p.distillation == "dynamic":

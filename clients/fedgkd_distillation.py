@@ -48,32 +48,33 @@ class Recipe:
 
     ``scale`` is the standard deviation of the features at the start: they are learned
     in this unit, and inner products are those of features in this unit.
+    ``learning_rate`` is Adam's step in it; the paper names none. ``temperature`` is
+    tau_g.
     """
 
     steps: int
-    learning_rate: float
-    gamma: float
-    temperature: float
-    divide_by_root: bool = True
     scale: float = 1.0
-    update_labels: bool = True
+    learning_rate: float = 0.01
+    gamma: float = 0.75
+    temperature: float = 1.0
 
 
 # The graph ---------------------------------------------------------------------------
 
 
-def edge_scores(x: Tensor, gamma: float, *, divide_by_root: bool) -> Tensor:
-    """a_uv = <x_u, x_v> s - gamma of all pairs u < v, shape (num_pairs,).
+def edge_scores(x: Tensor, gamma: float) -> Tensor:
+    """a_uv = <x_u, x_v> / sqrt(D) - gamma of all pairs u < v, shape (num_pairs,).
 
     Source
     ------
-    Pan et al. 2023, Eq. (5). Differs with ``divide_by_root``: s = 1 / sqrt(D), as the
-    products of standard normal features have a standard deviation of sqrt(D), beside
-    which the paper's gamma up to 5 is nothing; otherwise s = 1.
+    Pan et al. 2023, Eq. (5). Differs by the root: products of standard normal features
+    have a standard deviation of sqrt(D), beside which the paper's gamma up to 5 is
+    nothing.
     """
     rows, columns = torch.triu_indices(len(x), len(x), 1, device=x.device)
     products = (x @ x.t())[rows, columns]
-    return products / x.shape[1] ** 0.5 - gamma if divide_by_root else products - gamma
+    scores: Tensor = products / x.shape[1] ** 0.5 - gamma
+    return scores
 
 
 def straight_through(scores: Tensor, noise: Tensor, temperature: float) -> Tensor:
@@ -155,29 +156,22 @@ def distil(
     frozen = copy.deepcopy(model).requires_grad_(False)
     num_classes = frozen.readout.out_features
     units = x0.detach().clone().requires_grad_(True)  # features, in units of the scale
-    learned = [units]
-    logits = label_logits(y0, num_classes).to(x0.device)
-    shares = nn.functional.one_hot(y0, num_classes).to(x0.dtype)
-    if recipe.update_labels:
-        logits.requires_grad_(True)
-        learned.append(logits)
-    optimizer = Adam(learned, lr=recipe.learning_rate, fused=True)
+    logits = label_logits(y0, num_classes).to(x0.device).requires_grad_(True)
+    optimizer = Adam([units, logits], lr=recipe.learning_rate, fused=True)
     losses = []
     for draw in noise[: recipe.steps]:
         optimizer.zero_grad(set_to_none=True)
-        scores = edge_scores(units, recipe.gamma, divide_by_root=recipe.divide_by_root)
+        scores = edge_scores(units, recipe.gamma)
         edges = straight_through(scores, draw, recipe.temperature)
         adjacency = to_adjacency(edges, len(units))
-        if recipe.update_labels:
-            shares = torch.softmax(logits, 1)
+        shares = torch.softmax(logits, 1)
         out = frozen.logits(recipe.scale * units, DenseGraph(adjacency))
         loss = soft_cross_entropy(out, shares)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(loss.detach())
-    if recipe.update_labels:
-        shares = torch.softmax(logits, 1)
-    return settle(frozen, units.detach(), shares.detach(), recipe, losses)
+    shares = torch.softmax(logits.detach(), 1)
+    return settle(frozen, units.detach(), shares, recipe, losses)
 
 
 @torch.no_grad()
@@ -189,7 +183,7 @@ def settle(
     losses: Sequence[Tensor] = (),
 ) -> Distilled:
     """Return the graph without noise, and the model's embeddings of its nodes."""
-    scores = edge_scores(units, recipe.gamma, divide_by_root=recipe.divide_by_root)
+    scores = edge_scores(units, recipe.gamma)
     adjacency = to_adjacency((scores > 0).to(units.dtype), len(units))
     x = recipe.scale * units
     return Distilled(
@@ -254,7 +248,7 @@ def match_gradients(
     losses = []
     for draw, (model, target) in zip(noise[: recipe.steps], starts, strict=False):
         optimizer.zero_grad(set_to_none=True)
-        scores = edge_scores(units, recipe.gamma, divide_by_root=recipe.divide_by_root)
+        scores = edge_scores(units, recipe.gamma)
         edges = straight_through(scores, draw, recipe.temperature)
         adjacency = to_adjacency(edges, len(units))
         found = graph_gradients(model, recipe.scale * units, DenseGraph(adjacency), y0)

@@ -22,6 +22,7 @@ from fedgraph_flwr.core.data import IntArray
 from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 from fedgraph_flwr.core.wire import NamedArrays, select
 from fedgraph_flwr.methods.fedsage_plus import (
+    CROSS_ROWS,
     HIDDEN_SHARE,
     LEARNING_RATE,
     MAX_NEIGHBOURS,
@@ -71,7 +72,7 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
 
     @override
     def opening(self) -> NamedArrays:
-        """Give features of ``cross_rows`` training nodes, ascending; all if fewer.
+        """Give features of ``CROSS_ROWS`` training nodes, ascending; all if fewer.
 
         Drawn by the stream (seed, client, "cross-rows").
         """
@@ -80,7 +81,7 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
             return {}
         train = self.data.partition.train
         rng = numpy_rng(job.settings.seed, job.client_id, "cross-rows")
-        count = min(params.cross_rows, len(train))
+        count = min(CROSS_ROWS, len(train))
         chosen = np.sort(rng.choice(train, size=count, replace=False))
         return {ROWS: self._features().cpu().numpy()[chosen].astype(np.float32)}
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import IntArray
 from fedgraph_flwr.core.seeding import numpy_rng
-from fedgraph_flwr.methods.fgcl import FGCLParams
+from fedgraph_flwr.methods.fgcl import STORE_SIZE, FGCLParams
 
 from .graphs.batching import Batch, ClientData
 from .graphs.csr import send
@@ -79,7 +79,7 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
         super().__init__(job)
         params, privacy = self.params, job.privacy
         self.contrasts = params.views == "two" and params.contrast_weight > 0
-        self.queue = NegativeQueue(params.store_size)
+        self.queue = NegativeQueue(STORE_SIZE)
         self.is_noisy = params.is_noisy
         if not self.is_noisy:
             return
@@ -113,11 +113,11 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
         check_together(sizes, batch_size, key=RunSettings.key("batch_size"))
         if self.contrasts:
             # An epoch may end with the graph with which the next begins.
-            copies = 1 + math.ceil(params.store_size / max(1, len(sizes)))
+            copies = 1 + math.ceil(STORE_SIZE / max(1, len(sizes)))
             check_together(
                 np.repeat(sizes, copies),
-                min(params.store_size, params.num_negatives * batch_size),
-                key=params.key("store_size"),
+                min(STORE_SIZE, params.num_negatives * batch_size),
+                key=params.key("num_negatives"),
             )
 
     # Evaluation: view 0 of the held-out graphs ------------------------------------
@@ -154,7 +154,7 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
         if number == 0 and self.contrasts:
             seed, client = self.job.settings.seed, self.job.client_id
             self.draws = numpy_rng(seed, client, self.round.number, "negatives")
-            stored, size = self.round.stored, self.params.store_size
+            stored, size = self.round.stored, STORE_SIZE
             self.queue = NegativeQueue.from_tensors(stored, size)
             if not len(self.queue):  # the client's first round (Sec. III-C)
                 train = self.data.partition.train

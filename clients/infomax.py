@@ -137,7 +137,7 @@ class MVGRLClient(InfoMaxClient[MVGRLParams]):
     @classmethod
     def diffusion(cls, params: MVGRLParams) -> DiffusionSpec:
         """Personalised PageRank."""
-        return DiffusionSpec(kind="ppr")
+        return DiffusionSpec()
 
     @override
     def represent(self, model: MVGRL, batch: Batch) -> Tensor:

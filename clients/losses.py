@@ -17,7 +17,7 @@ from torch.nn.functional import softplus
 from fedgraph_flwr.core.errors import DataError
 
 
-def nt_xent(u: Tensor, v: Tensor, temperature: float, *, normalize: bool) -> Tensor:
+def nt_xent(u: Tensor, v: Tensor, temperature: float) -> Tensor:
     """NT-Xent between two views of the same graphs.
 
     Parameters
@@ -25,9 +25,6 @@ def nt_xent(u: Tensor, v: Tensor, temperature: float, *, normalize: bool) -> Ten
     u, v : tensors, shape (B, d)
         Embeddings of a graph and of its second view, row by row.
     temperature : float
-    normalize : bool
-        Bring rows to unit length first (SimCLR). The paper writes plain dot products;
-        see :mod:`fedgraph_flwr.methods.fclg`.
 
     Returns
     -------
@@ -37,11 +34,10 @@ def nt_xent(u: Tensor, v: Tensor, temperature: float, *, normalize: bool) -> Ten
 
     Source
     ------
-    FCLG, Eq. (5) and (6).
+    FCLG, Eq. (5) and (6). Differs: rows are brought to unit length, as in SimCLR. Plain
+    dot products of sum-pooled embeddings, with norms of 100 and more, saturate it.
     """
-    z = torch.cat([u, v])
-    if normalize:
-        z = nn.functional.normalize(z, dim=1)
+    z = nn.functional.normalize(torch.cat([u, v]), dim=1)
     similarity = z @ z.t() / temperature
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
     partner = torch.arange(len(z), device=z.device).roll(len(u))

@@ -32,6 +32,7 @@ from fedgraph_flwr.core.wire import NamedArrays, Parcel, join, select
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.spreadgnn import (
     FROM,
+    OMEGA_ETA,
     PUBLIC_KEY,
     SILENT,
     TO,
@@ -281,8 +282,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         return loss + weight * trace_penalty(phi.double(), self.inverse).to(loss.dtype)
 
     def _renew(self) -> None:
-        eta = self.params.omega_eta
-        self.round.around.renew(self.model.head.weight.detach(), eta=eta)
+        self.round.around.renew(self.model.head.weight.detach(), eta=OMEGA_ETA)
 
     # Sending ------------------------------------------------------------------------
 

@@ -2,8 +2,7 @@
 
 With A~ = A + I, D~ its degrees and T = D~^-1/2 A~ D~^-1/2:
 
-    ppr     S = alpha (I - (1 - alpha) T)^-1
-    heat    S = exp(-t (I - T)), the exponential of a matrix
+    S = alpha (I - (1 - alpha) T)^-1, personalised PageRank
 
 Entries of S below the threshold are dropped and every column is scaled to sum to 1.
 Entry S_uv weighs the message from u to v. Nothing is random here and no graph depends
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 from collections.abc import Iterator
 from dataclasses import astuple
 
@@ -28,10 +26,9 @@ from .cache import CACHE_FORMAT, cache_root, open_or_build
 
 log = logging.getLogger("flwr.fedgraph")
 
-DIFFUSION_FORMAT = 1  # part of every fingerprint: raise it when the views change
+DIFFUSION_FORMAT = 2  # part of every fingerprint: raise it when the views change
 MAX_NODES = 10_000  # of one graph: a matrix of 0.8 GB, and six of them at a time
 STACK_ENTRIES = 4_000_000  # matrix entries worked on at once, in graphs of one size
-SERIES_TERMS = 19  # 1 / 19! is below the rounding of 1
 TIE = 1e-9  # relative: an entry this close to the threshold is not dropped
 
 FloatArray = NDArray[np.float64]
@@ -94,12 +91,11 @@ def diffuse(graphs: GraphSet, spec: DiffusionSpec) -> WeightedEdges:
     ------
     The diffusion view of FCLG; Klicpera et al. 2019, arXiv:1911.05485, and PyTorch
     Geometric's ``GDC`` with the exact diffusion, normalisation "sym" in and "col" out.
-    Differs: float64; a column without entries, which ``GDC`` leaves empty; MVGRL's code
-    takes the exponential of each entry where heat diffusion needs that of the matrix.
+    Differs: float64; a column without entries, which ``GDC`` leaves empty.
     """
     num_nodes = np.diff(graphs.node_ptr)
     _check_sizes(graphs.name, num_nodes)
-    log.info("computing %s views of %d graphs", spec.kind, len(num_nodes))
+    log.info("computing diffusion views of %d graphs", len(num_nodes))
     edges: dict[int, NDArray[np.int32]] = {}
     weights: dict[int, NDArray[np.float32]] = {}
     for graph_ids in _stacks(num_nodes):
@@ -161,28 +157,9 @@ def diffusion_matrices(adjacency: FloatArray, spec: DiffusionSpec) -> FloatArray
     scale = transition.sum(axis=1) ** -0.5  # (num_graphs, n), over the sources
     transition *= scale[:, :, None]
     transition *= scale[:, None, :]
-    if spec.kind == "ppr":
-        # T is similar to a column-stochastic matrix, hence this is never singular.
-        inverse = np.linalg.inv(identity - (1 - spec.alpha) * transition)
-        return np.asarray(spec.alpha * inverse, dtype=np.float64)
-    return heat_kernel(transition, spec.t)
-
-
-def heat_kernel(transition: FloatArray, t: float) -> FloatArray:
-    """exp(-t (I - T)) by its series for a time of at most 1, squared up to ``t``.
-
-    T has no negative entries, hence nothing cancels and rounding stays where it is.
-    """
-    squarings = math.ceil(math.log2(max(t, 1.0)))
-    step = t / 2**squarings
-    term = np.broadcast_to(np.exp(-step) * np.eye(len(transition[0])), transition.shape)
-    kernel = term.copy()
-    for k in range(1, SERIES_TERMS):
-        term = term @ transition * (step / k)
-        kernel += term
-    for _ in range(squarings):
-        kernel = kernel @ kernel
-    return kernel
+    # T is similar to a column-stochastic matrix, hence this is never singular.
+    inverse = np.linalg.inv(identity - (1 - spec.alpha) * transition)
+    return np.asarray(spec.alpha * inverse, dtype=np.float64)
 
 
 def _sparsify(diffused: FloatArray, threshold: float) -> FloatArray:

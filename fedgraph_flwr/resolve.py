@@ -16,7 +16,6 @@ from .core.plugins import PluginSettings
 from .core.privacy_settings import PrivacySettings, check_privacy, private_features
 from .core.rules import Value
 from .core.tasks import TASKS, TaskSettings
-from .core.words import METHODS as RETIRED_METHODS
 from .registry import METHODS, MethodOnTask, find_method, on_data
 
 if TYPE_CHECKING:  # clients are imported when a run needs one: torch takes a second
@@ -143,11 +142,6 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     """
     check_tables(tables(), run_config)
     name = str(run_config["method"])
-    if name in RETIRED_METHODS:
-        raise ConfigError(
-            f"method {name!r} no longer exists; in the run config,"
-            f" {RETIRED_METHODS[name]}"
-        )
     method, info, kind = _method_on_data(run_config)
     published = getattr(method.params, "AUTO", {}).get(info.name, {})
     automatic = _automatic(method, info, published, run_config["num-clients"])

@@ -36,7 +36,6 @@ from fedgraph_flwr.core.plugins import is_plugin
 from fedgraph_flwr.core.process import end_with_parent
 from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.core.words import BY_HAND
-from fedgraph_flwr.core.words import METHODS as RETIRED_METHODS
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 
@@ -97,7 +96,7 @@ def start_from(name: str) -> dict[str, Value]:
     ConfigError
         Neither has this name.
     """
-    if name in METHODS or name in RETIRED_METHODS or is_plugin(name):
+    if name in METHODS or is_plugin(name):
         return {"method": name}
     return load_preset(name, also=METHODS)
 

@@ -26,9 +26,8 @@ _ROW = re.compile(r"^\| `([^`]+)` \| .* \|$")
 def as_toml() -> str:
     """Write every default as TOML, a table each."""
     parts = []
-    for table in tables():
-        if not table.config_fields():
-            continue
+    written = {t.TABLE: t for t in tables() if t.config_fields()}  # each table once
+    for table in written.values():
         name = f".{table.TABLE}" if table.TABLE else ""
         lines = [
             f"{f.name.replace('_', '-')} = {json.dumps(f.default)}"  # TOML's too

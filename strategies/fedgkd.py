@@ -81,7 +81,7 @@ class FedGKD(AbstractPersonalStrategy):
         info = next(iter(self.clients.values()))
         return common_start(
             self.settings.seed,
-            1 if is_static or p.x0 == "once" else server_round,
+            1 if is_static else server_round,
             nodes_per_class=p.nodes_per_class,
             num_features=info.num_features,
             num_classes=info.num_classes,
@@ -115,7 +115,7 @@ class FedGKD(AbstractPersonalStrategy):
     ) -> NDArray[np.float64]:
         p = self.params
         r = relatedness(self._features(replies))
-        s = similarity(r, p.kernel, tau=p.tau, kappa_start=p.kappa_start)
+        s = similarity(r, p.kernel, tau=p.tau)
         q = attention(s, p.tau_s)
         self.keep("R", replies, r)
         self.keep("S", replies, s)

@@ -88,9 +88,7 @@ def _standardise(block: FloatArray) -> tuple[FloatArray, FloatArray]:
     return block, is_valid[:, 0].astype(np.float64)
 
 
-def similarity(
-    relation: FloatArray, kernel: str, *, tau: float, kappa_start: int
-) -> FloatArray:
+def similarity(relation: FloatArray, kernel: str, *, tau: float) -> FloatArray:
     """Similarity S of clients, of which weights are made, shape (n, n).
 
     Parameters
@@ -98,12 +96,10 @@ def similarity(
     relation : float array, shape (n, n)
         R.
     kernel : str
-        "local" (R), "square" (R R) or "exponential" (sum over kappa of (tau R)^kappa
-        / kappa!, from ``kappa_start`` on).
+        "local" (R), "square" (R R) or "exponential" (e^(tau R), the matrix
+        exponential).
     tau : float
         >= 0; of "exponential" alone.
-    kappa_start : int
-        0 or 1.
 
     Raises
     ------
@@ -112,7 +108,8 @@ def similarity(
 
     Source
     ------
-    Pan et al. 2023, Eq. (11) and Sec. 6.2.3.
+    Pan et al. 2023, Eq. (11) and Sec. 6.2.3. Differs: Eq. (11) is printed as a series
+    from power 1 on; only from power 0 on hold the paper's claims about self-weights.
     """
     if kernel == "local":
         return relation.copy()
@@ -127,7 +124,7 @@ def similarity(
             f"e^(tau R) of {len(relation)} clients overflows with fedgkd.tau ="
             f" {tau:g}; it grows like e^(tau n): keep tau times clients below 5"
         )
-    return found - kappa_start * np.eye(len(relation))
+    return found
 
 
 def attention(kernel: FloatArray, tau_s: float) -> FloatArray:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedgraph_flwr.core.wire import Parcel
-from fedgraph_flwr.methods.fedpub import EMBEDDING, FedPubParams
+from fedgraph_flwr.methods.fedpub import ALPHA, EMBEDDING
 
 from .personal import AbstractPersonalStrategy
 from .replies import Layout
@@ -40,8 +40,6 @@ def cosine_attention(
 class FedPub(AbstractPersonalStrategy):
     """Every client receives an average of its own, by cosine attention."""
 
-    params: FedPubParams
-
     @override
     def extra_uplink(self, server_round: int, client: int) -> Layout:
         """Expect the functional embedding."""
@@ -55,4 +53,4 @@ class FedPub(AbstractPersonalStrategy):
     ) -> NDArray[np.float64]:
         """Weigh clients by :func:`cosine_attention`."""
         embeddings = [p.arrays[EMBEDDING] for p in replies.values()]
-        return cosine_attention(embeddings, self.params.alpha)
+        return cosine_attention(embeddings, ALPHA)

@@ -14,7 +14,12 @@ from typing_extensions import override
 
 from fedgraph_flwr.core.errors import WireError
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, select
-from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
+from fedgraph_flwr.methods.fedsage_plus import (
+    CROSS_ROWS,
+    ROWS,
+    ROWS_OF,
+    FedSagePlusParams,
+)
 
 from .base import AbstractOpeningStrategy
 from .fedavg import FedAvg
@@ -47,7 +52,7 @@ class FedSagePlus(AbstractOpeningStrategy, FedAvg):
                 WARNING,
                 "fedsage-plus.cross-client: raw feature rows of up to %d training nodes"
                 " of every client go to the server and to every other client",
-                self.params.cross_rows,
+                CROSS_ROWS,
             )
 
     @override
@@ -60,7 +65,7 @@ class FedSagePlus(AbstractOpeningStrategy, FedAvg):
         if server_round:
             return super().uplink(server_round, client)
         info = self.clients[client]
-        count = min(self.params.cross_rows, info.num_train)
+        count = min(CROSS_ROWS, info.num_train)
         return {ROWS: ("float32", (count, info.num_features))}
 
     @override

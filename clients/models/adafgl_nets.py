@@ -183,17 +183,12 @@ class Branches(nn.Module):
         )
 
 
-def branch_loss(
-    out: Outputs, knowledge: Tensor, y: Tensor, train: Tensor, homo: bool, hete: bool
-) -> Tensor:
+def branch_loss(out: Outputs, knowledge: Tensor, y: Tensor, train: Tensor) -> Tensor:
     """Cross-entropies on training nodes; the homophilous branch also stays near P."""
-    total = torch.zeros((), device=knowledge.device)
-    if homo:
-        total = total + cross_entropy(out.homo[train], y[train])
-        total = total + ((out.homo - knowledge) ** 2).mean()
-    if hete:
-        for z in (out.plain, out.smooth, out.spread):
-            total = total + cross_entropy(z[train], y[train])
+    total = cross_entropy(out.homo[train], y[train])
+    total = total + ((out.homo - knowledge) ** 2).mean()
+    for z in (out.plain, out.smooth, out.spread):
+        total = total + cross_entropy(z[train], y[train])
     return total
 
 

@@ -52,8 +52,6 @@ class WeightedGIN(nn.Module):
     Parameters
     ----------
     num_features, hidden_dim, num_layers : int
-    activation : str
-        After each layer but the last: "none" or "relu".
     generator : torch.Generator
         Initialises all tensors.
     """
@@ -64,7 +62,6 @@ class WeightedGIN(nn.Module):
         *,
         hidden_dim: int,
         num_layers: int,
-        activation: str,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
@@ -72,7 +69,6 @@ class WeightedGIN(nn.Module):
         self.convs = nn.ModuleList(
             WeightedGINConv(width, hidden_dim, generator) for width in widths
         )
-        self.activation = torch.relu if activation == "relu" else nn.Identity()
 
     def layers(self, batch: Batch, view: DiffusionView | None = None) -> list[Tensor]:
         """H^1 .. H^L, each (num_nodes, hidden), on the graph or on a weighted view."""
@@ -85,9 +81,8 @@ class WeightedGIN(nn.Module):
         found: list[Tensor] = []
         x = batch.x
         for conv in self.convs:
-            h = conv(x, sum_of)
-            found.append(h)
-            x = self.activation(h)
+            x = conv(x, sum_of)
+            found.append(x)
         return found
 
     def pool(self, layers: list[Tensor], batch: Batch) -> Tensor:

@@ -103,8 +103,7 @@ class EmbeddingClient(GraphClient[P]):
             words = "client %d has %d graphs of %d classes: too few to cluster"
             log(WARNING, f"{words}, not scored", self.job.client_id, len(graphs), count)
             return {}
-        how = {"num_classes": count, "seed": seed}
-        found = all_scores(embeddings, y, **how, headline=task.transform)
+        found = all_scores(embeddings, y, num_classes=count, seed=seed)
         if task.probe and received in (0, last):
             found |= probe_scores(embeddings, y, seed=seed)
         scores = {evaluation_key("all", point, k): v for k, v in found.items()}

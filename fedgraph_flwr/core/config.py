@@ -34,7 +34,6 @@ from .rules import (
     task_masks,
     text,
 )
-from .words import KEYS as RETIRED_KEYS
 
 AUTO = "auto"
 # May differ between a run and its continuation.
@@ -64,7 +63,6 @@ T = TypeVar("T", bound="Settings")
 class Settings:
     """Base of every configuration table; checks each field against its rule.
 
-    ``RETIRED``: keys of the table that are gone, and what to write instead.
     ``RUN`` of a method's table: what the paper sets shared settings to, where these
     are ``"auto"``. ``NEEDS_ALL``: why it cannot do with some of the clients in a round;
     "" where it can. ``ADVICE``: how to choose what is ``"auto"`` and not published.
@@ -73,7 +71,6 @@ class Settings:
     """
 
     TABLE: ClassVar[str] = ""
-    RETIRED: ClassVar[Mapping[str, str]] = {}
     RUN: ClassVar[Mapping[str, Value]] = {}
     NEEDS_ALL: ClassVar[str] = ""
     ADVICE: ClassVar[str] = ""
@@ -196,12 +193,7 @@ def check_tables(tables: list[type[Settings]], run_config: Mapping[str, Value]) 
     rules = {
         k: f.metadata["rule"] for t in tables for k, f in t.config_fields().items()
     }
-    gone = RETIRED_KEYS | {t.key(k): c for t in tables for k, c in t.RETIRED.items()}
     for key, value in run_config.items():
-        if key in gone:
-            raise ConfigError(
-                f"key {key!r} no longer exists; in the run config, {gone[key]}"
-            )
         if key not in rules:
             cure = "docs/configuration.md lists all keys, with the papers' symbols."
             raise ConfigError(unknown_name("run-config key", key, rules, cure))

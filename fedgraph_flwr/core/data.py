@@ -20,7 +20,6 @@ from .errors import ConfigError
 IntArray: TypeAlias = NDArray[np.int64]
 Scale: TypeAlias = tuple[float, float]  # what is subtracted, then divided by
 SPLITS = ("train", "val", "test")
-DIFFUSION_KINDS = ("ppr", "heat")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,12 +164,8 @@ class DiffusionSpec:
 
     Parameters
     ----------
-    kind : str
-        ``"ppr"``, personalised PageRank, or ``"heat"``, the heat kernel.
     alpha : float
         Teleport probability of PageRank, in (0, 1]; 1 never leaves the node.
-    t : float
-        Time of the heat kernel, in [0, 1000]; 0 never leaves the node.
     threshold : float
         Smaller entries are dropped, in (0, 1): without any, rounding alone would
         join nodes that no path joins.
@@ -182,19 +177,15 @@ class DiffusionSpec:
 
     Source
     ------
-    Defaults: alpha and t from MVGRL's code, as FCLG gives none.
+    Defaults: alpha from MVGRL's code, as FCLG gives none.
     """
 
-    kind: str
     alpha: float = 0.2
-    t: float = 5.0
     threshold: float = 0.01
 
     def __post_init__(self) -> None:
         for name, is_allowed, allowed in (
-            ("kind", self.kind in DIFFUSION_KINDS, f"one of {DIFFUSION_KINDS}"),
             ("alpha", 0 < self.alpha <= 1, "a number > 0 and <= 1"),
-            ("t", 0 <= self.t <= 1000, "a number >= 0 and <= 1000"),
             ("threshold", 0 < self.threshold < 1, "a number > 0 and < 1"),
         ):
             if not is_allowed:

@@ -170,7 +170,7 @@ def all_scores(
     *,
     num_classes: int,
     seed: int,
-    headline: str,
+    headline: str = TRANSFORMS[0],
 ) -> dict[str, float]:
     """Score the clusters of every transform.
 

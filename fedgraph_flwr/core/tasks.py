@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing_extensions import override
 
 from .config import RunSettings, Settings
-from .embedding_scores import TRANSFORMS
 from .errors import ConfigError
 from .fields import Field, Kind, Phase
 from .rules import Value, choice, flag, round_list
@@ -60,8 +59,7 @@ class EmbeddingSettings(TaskSettings):
     ``evaluation``: "local" clusters each client's graphs on the client, which sends
     metrics only; "pooled" sends embeddings and labels to the server, which clusters
     all graphs together: the papers' protocol, for simulation. ``rounds``: after which
-    rounds (the last always). ``transform``: what the headline metrics are computed
-    on; the other transforms are reported beside it. ``probe``: also a linear probe
+    rounds (the last always). ``probe``: also a linear probe
     and an SVM, before training where round 0 is evaluated, and after the last round.
     ``figure_rounds``: which of the pooled embeddings are drawn.
     """
@@ -79,7 +77,6 @@ class EmbeddingSettings(TaskSettings):
 
     evaluation: str = choice("local", "local", "pooled")
     rounds: str = round_list("0,1,3,5,10,20")
-    transform: str = choice(TRANSFORMS[0], *TRANSFORMS)
     probe: bool = flag(True)
     figure_rounds: str = round_list("")
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ..core.config import Settings
 from ..core.method import Method
-from ..core.rules import MOST_STEPS, choice, integer
+from ..core.rules import MOST_STEPS, integer
 from ..core.tasks import NODE_CLASSIFICATION
 
 MOST_NODES = 8192  # of one client: its pairs are held as dense matrices
@@ -28,7 +28,6 @@ ALPHA = 0.05  # of edges in the corrected graph; the rest links nodes predicted 
 BETA = 0.2  # of these links in the similarity of the heterophilous branch
 LINK_COSINE = 0.999  # tau, of predictions: above it two nodes are linked
 HOPS = 3  # powers of the corrected graph that features are smoothed by
-THRESHOLD = 0.9  # homophily score from which "hard" takes the homophilous branch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,16 +40,12 @@ class AdaFGLParams(Settings):
         R_1, rounds of averaging. The rounds after it are the clients' own.
     personal_epochs : int
         Steps of a client in each round after that.
-    fusion : str
-        "soft": both branches, weighted by the homophily score; "hard": the one that
-        ``THRESHOLD`` picks; "homo", "hete": always that branch.
     """
 
     TABLE = "adafgl"
 
     federated_rounds: int = integer(100, 1, 999_999)
     personal_epochs: int = integer(10, 1, MOST_STEPS)
-    fusion: str = choice("soft", "soft", "hard", "homo", "hete")
 
     def is_personal(self, server_round: int) -> bool:
         """Whether clients train on their own in a round."""

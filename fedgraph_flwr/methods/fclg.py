@@ -25,12 +25,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..core.config import Settings
-from ..core.data import DIFFUSION_KINDS
 from ..core.method import Method
-from ..core.rules import Value, choice, flag, number
+from ..core.rules import Value, choice, number
 from ..core.tasks import GRAPH_EMBEDDING
-from ..core.words import ONE
 
+TEMPERATURE = 0.5  # tau (Eq. 5)
 INTER_TEMPERATURE = 0.5  # tau' (Eq. 7), and that of the softmax of "kl"
 # Shared settings of every row of the paper, K, E, T and the split (Sec. 5).
 RUN: Mapping[str, Value] = {
@@ -52,13 +51,7 @@ RUN: Mapping[str, Value] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FCLGParams(Settings):
-    """Parameters of FCLG and its variants.
-
-    ``temperature`` is tau (Eq. 5). ``intra_normalize`` and ``distill_normalize`` bring
-    embeddings to unit length in the intra loss and in "kl" and "mse"; without,
-    sum-pooled embeddings with norms of 100 and more saturate the one and freeze the
-    encoder by the other.
-    """
+    """Parameters of FCLG and its variants: the second loss, by name."""
 
     TABLE = "fclg"
     RUN = RUN
@@ -66,20 +59,18 @@ class FCLGParams(Settings):
     inter: str = choice(
         "graphs", "graphs", "nodes", "none", "kl", "mse", "previous-round"
     )
-    temperature: float = number(0.5, 0, low_open=True)
-    intra_normalize: bool = flag(True)
-    distill_normalize: bool = flag(True)
-    activation: str = choice("none", "none", "relu")
-    diffusion: str = choice("ppr", *DIFFUSION_KINDS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InfoMaxParams(Settings):
     """Terms that InfoGraph and MVGRL can add to their loss; FedAvg without any.
 
-    ``proximal_mu`` > 0 adds FedProx's term, ``moon_mu`` > 0 MOON's contrast of
-    embeddings with the received model and the client's of its previous round.
+    Both read one table. ``proximal_mu`` > 0 adds FedProx's term, ``moon_mu`` > 0 MOON's
+    contrast of embeddings with the received model and the client's of its previous
+    round.
     """
+
+    TABLE = "infomax"
 
     proximal_mu: float = number(0.0, 0)
     moon_mu: float = number(0.0, 0)
@@ -93,8 +84,6 @@ class InfoGraphParams(InfoMaxParams):
     Adam.
     """
 
-    TABLE = "infograph"
-    RETIRED: ClassVar[Mapping[str, str]] = {"moon-temperature": ONE}
     RUN: ClassVar[Mapping[str, Value]] = {
         **RUN,
         "optimizer": "adam",
@@ -111,12 +100,6 @@ class MVGRLParams(InfoMaxParams):
     The diffusion view is FCLG's by default: PPR with the authors' alpha of 0.2.
     """
 
-    TABLE = "mvgrl"
-    RETIRED: ClassVar[Mapping[str, str]] = {
-        "moon-temperature": ONE,
-        "ppr-alpha": ONE,
-        "threshold": ONE,
-    }
     RUN: ClassVar[Mapping[str, Value]] = {
         **RUN,
         "optimizer": "adam",

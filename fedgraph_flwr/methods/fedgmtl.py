@@ -21,7 +21,6 @@ from ..core.config import Settings
 from ..core.method import Method
 from ..core.rules import Value, number
 from ..core.tasks import MULTI_TASK_CLASSIFICATION
-from ..core.words import ONE, WEIGHTING
 
 OMEGA = "task_covariance"  # its name among the shared tensors
 
@@ -42,12 +41,6 @@ class FedGMTLParams(Settings):
     """
 
     TABLE = "fedgmtl"
-    RETIRED: ClassVar[Mapping[str, str]] = {
-        "weighting": WEIGHTING,
-        "reg-rows": ONE,
-        "encoder": "set multitask.encoder",
-        "regression-loss": ONE,
-    }
     RUN: ClassVar[Mapping[str, Value]] = {"persist-optimizer": False}
 
     task_reg: float = number(1e-4, 0)

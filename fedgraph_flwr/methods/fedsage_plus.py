@@ -29,6 +29,7 @@ ROWS_OF = ROWS + "/"  # and a client
 HIDDEN_SHARE = 0.5  # of validation nodes, hidden to learn what is missing
 MAX_NEIGHBOURS = 5  # that are generated for a node
 NOISE = 1.0  # standard deviation of what is added to a node's latent vector
+CROSS_ROWS = 100  # feature rows that a client gives to others
 LEARNING_RATE = 1e-3  # of the generator; with the classifier's its tanh saturates
 
 
@@ -41,7 +42,7 @@ class FedSagePlusParams(Settings):
     here).
 
     ``cross_client``: train the generator on rows of other clients too, raw features of
-    ``cross_rows`` training nodes of each, which the server and all clients then see.
+    ``CROSS_ROWS`` training nodes of each, which the server and all clients then see.
     The loss, of weight 1, is a mean over other clients, in the paper a sum. In the
     paper client j answers generated features with the gradient of ||generated -
     x_u||^2, from which x_u = generated - gradient / 2: a row that travels reveals no
@@ -63,7 +64,6 @@ class FedSagePlusParams(Settings):
 
     rounds: int = integer(10, 0, 100_000)
     cross_client: bool = flag(False)
-    cross_rows: int = integer(100, 1, 10**6)
 
     def sends(self) -> tuple[Field, ...]:
         """Rows of features, if they leave the client for the cross-client loss."""

@@ -27,35 +27,28 @@ from ..core.method import Method
 from ..core.privacy_settings import NON_NEGATIVE_POSTS, PrivacySettings
 from ..core.rules import Value, choice, integer, number
 from ..core.tasks import MULTI_TASK_CLASSIFICATION
-from ..core.words import ONE, WEIGHTING
+
+STORE_SIZE = 100  # N, noisy graphs that a client keeps as negatives
 
 
 @dataclass(frozen=True, kw_only=True)
 class FGCLParams(Settings):
     """Parameters of FGCL and its controls.
 
-    ``second_epsilon``: of view 1, where it differs from ``privacy.edge-epsilon``; 0
-    for the same. ``num_negatives`` is k, ``contrast_weight`` gamma, ``temperature``
-    tau, ``store_size`` N. Differs: Eq. (11) as printed is M times the mean if all M
-    clients train; the server averages the clients that trained.
+    ``num_negatives`` is k, ``contrast_weight`` gamma, ``temperature`` tau. Differs: Eq.
+    (11) as printed is M times the mean if all M clients train; the server averages the
+    clients that trained.
     """
 
     TABLE = "fgcl"
-    RETIRED: ClassVar[Mapping[str, str]] = {
-        "detach-negatives": ONE,
-        "partial": ONE,
-        "weighting": WEIGHTING,
-    }
     RUN: ClassVar[Mapping[str, Value]] = {"persist-optimizer": False}
     TAKES_WEIGHTS: ClassVar[bool] = True
 
     views: str = choice("two", "two", "one", "clean", "no-edges")
     encoder: str = choice("gcn", "gcn", "kgnn", "tag", "lightgcn", "gin", "gat")
-    second_epsilon: float = number(0.0, 0)
     num_negatives: int = integer(10, 0, 100_000)
     contrast_weight: float = number(0.1, 0)
     temperature: float = number(1.0, 0, low_open=True)
-    store_size: int = integer(100, 1, 10**6)
 
     @property
     def is_noisy(self) -> bool:
@@ -68,7 +61,7 @@ class FGCLParams(Settings):
             return (privacy.edge_epsilon,)
         if privacy.edge_epsilon_of == "total":
             return (privacy.edge_epsilon / 2,) * 2
-        return privacy.edge_epsilon, self.second_epsilon or privacy.edge_epsilon
+        return privacy.edge_epsilon, privacy.edge_epsilon
 
     def check(self, privacy: Settings) -> None:
         """Refuse what contradicts itself, or would be ignored, before any draw.
@@ -87,18 +80,6 @@ class FGCLParams(Settings):
                 f"fgcl.views = {self.views!r} uses no noise, but privacy.edge-epsilon"
                 f" is {privacy.edge_epsilon!r}; set it to 0, or fgcl.views to 'one' or"
                 " 'two'"
-            )
-        if self.second_epsilon > 0 and self.views != "two":
-            raise ConfigError(
-                f"fgcl.second-epsilon must be 0 where fgcl.views is {self.views!r},"
-                f" which has no second view, got {self.second_epsilon!r}; set it to 0,"
-                " or fgcl.views to 'two'"
-            )
-        if self.second_epsilon > 0 and privacy.edge_epsilon_of == "total":
-            raise ConfigError(
-                "fgcl.second-epsilon must be 0 where privacy.edge-epsilon-of is"
-                " 'total', which gives each view half of privacy.edge-epsilon, got"
-                f" {self.second_epsilon!r}; set one of them to its default"
             )
         post = privacy.edge_post
         if self.is_noisy and self.encoder == "gat" and post not in NON_NEGATIVE_POSTS:

@@ -20,7 +20,6 @@ from ..core.config import Settings
 from ..core.fields import Field, Kind, Phase
 from ..core.method import Method, on_every_task
 from ..core.rules import MOST_ROUNDS, Value, choice, flag, integer, number
-from ..core.words import ONE
 
 GRAD_NORM = "grad-norm"
 _NODE_DATA = (
@@ -68,10 +67,6 @@ class GCFLParams(Settings):
     """
 
     TABLE = "gcfl"
-    RETIRED: ClassVar[Mapping[str, str]] = {
-        "history-reset": ONE,
-        "mean-norm-weighting": ONE,
-    }
     FIELDS = (
         Field(
             GRAD_NORM,

@@ -40,13 +40,13 @@ from ..core.rules import (
 )
 from ..core.tasks import MULTI_TASK_CLASSIFICATION
 from ..core.wire import TOLD
-from ..core.words import ONE
 
 ALL = "all"
 FROM, TO = "from/", "to/"
 NEIGHBOURS = "neighbours"
 PUBLIC_KEY = "public-key"
 SILENT, UNUSABLE = "silent/", "unusable/"
+OMEGA_ETA = 0.5  # share of the closed form in Omega's update, after each epoch
 PATIENCE = 2  # mixing rounds without mail, then a neighbour counts as lost
 
 
@@ -74,15 +74,10 @@ class SpreadGNNParams(Settings):
     for never. ``seal``: letters are encrypted between neighbours. ``head_sync``:
     "all" mixes every row of the head; "owners" a task's row over those that have its
     labels, where any has; "none" leaves the head at home. ``task_reg`` multiplies the
-    trace of Eq. (7); ``omega_eta`` is the share of the closed form in Omega's update,
-    made after every local epoch.
+    trace of Eq. (7).
     """
 
     TABLE = "spreadgnn"
-    RETIRED: ClassVar[Mapping[str, str]] = {
-        "encoder": "set multitask.encoder",
-        "regression-loss": ONE,
-    }
     FIELDS = (
         Field(
             TOLD + PUBLIC_KEY,
@@ -129,7 +124,6 @@ class SpreadGNNParams(Settings):
     seal: bool = flag(False)
     head_sync: str = choice("all", "all", "owners", "none")
     task_reg: float = number(1e-4, 0)
-    omega_eta: float = number(0.5, 0, 1)
 
     @property
     def is_sealed(self) -> bool:

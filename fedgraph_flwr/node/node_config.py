@@ -20,7 +20,6 @@ from ..core.config import RunSettings
 from ..core.errors import ConfigError, unknown_name
 from ..core.plugins import named_in, origin
 from ..core.rules import shown
-from ..core.words import NODE_KEYS as RETIRED
 from ..core.words import SITE_NAME_WORDS, is_site_name
 from ..resolve import Resolved
 from .resident import RESIDENT
@@ -46,6 +45,11 @@ KEYS = (
     RESIDENT,
     *_SIMULATION,
 )
+# Limits of earlier versions, and what to write into the policy instead.
+RETIRED = {
+    "edge-budget-max": "edge-epsilon-max = ...",
+    "sealed-only": "sealed-only = true",
+}
 _PEER = re.compile(r"([0-9]+):([0-9a-f]{32})")
 _SIMILAR = 0.7  # as data-dir and state-dir are
 
@@ -66,7 +70,10 @@ def check_keys(node: NodeConfig) -> list[str]:
     """
     for key, cure in RETIRED.items():
         if key in node:
-            raise ConfigError(f"node-config key {key!r} no longer exists; {cure}")
+            raise ConfigError(
+                f"node-config key {key!r} no longer exists; write `{cure}` into the"
+                " file that node-config policy names (docs/policy.md)"
+            )
     strange = sorted(set(node) - set(KEYS))
     for key in strange:
         if difflib.get_close_matches(key.lower(), KEYS, n=1, cutoff=_SIMILAR):

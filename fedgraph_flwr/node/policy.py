@@ -23,7 +23,6 @@ from ..core.data import GraphPartition, GraphSet
 from ..core.errors import ConfigError, FedGraphError, PolicyError, unknown_name
 from ..core.plugins import is_plugin, split
 from ..core.rules import Rule, flag, integer, number, read_toml, setting, shown
-from ..core.words import POLICY_KEYS
 from ..registry import METHODS
 from ..resolve import Resolved, resolve
 from .node_config import (
@@ -317,8 +316,6 @@ def _read(content: Mapping[str, Any]) -> Policy:
     for key, value in content.items():
         if key not in known:
             cure = "docs/policy.md says what each key means."
-            if key in POLICY_KEYS:
-                raise ConfigError(f"{key} no longer exists; {POLICY_KEYS[key]}")
             raise ConfigError(unknown_name("policy key", key, known, cure))
         rule: Rule = known[key].metadata["rule"]
         given: Any = tuple(value) if isinstance(value, list) and value else value

@@ -142,7 +142,6 @@ class PooledEvaluation(Evaluator):
             labels,
             num_classes=self.num_classes,
             seed=settings.seed,
-            headline=task.transform,
         )
         if task.probe and measured_round in (0, settings.num_server_rounds):
             scores |= probe_scores(pool["embeddings"], labels, seed=settings.seed)

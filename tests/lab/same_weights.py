@@ -48,7 +48,7 @@ RUNS = {
     E: "fclg infograph mvgrl",
     f"{E} task=graph-embedding": "local",
     f"{E} fclg.inter=nodes": "fclg",
-    f"{E} infograph.moon-mu=1.0": "infograph",
+    f"{E} infomax.moon-mu=1.0": "infograph",
     N: "fedavg fedprox gcfl+ self-weight fedgkd fedpub fedgta fedstar fedsage fedsage+",
     f"{N} adafgl.federated-rounds=2 num-server-rounds=4": "adafgl",
     f"{N} fedsage-plus.cross-client=true": "fedsage+",

@@ -113,11 +113,10 @@ def fused(homo, others, knowledge, share):
     return np.array(found)
 
 
-def own_stage(tensors, x, edges, y, train, knowledge, how, homo, hete, *, steps):
+def own_stage(tensors, x, edges, y, train, knowledge, how, *, steps):
     """Logits Z_h, Z_o, Z_s, Z_p after ``steps`` of Adam without dropout, and links S.
 
-    ``tensors`` of the branches by name; ``how``: settings by their keys; ``homo``,
-    ``hete``: whether the homophilous branch is trained, and whether the others are.
+    ``tensors`` of the branches by name; ``how``: settings by their keys.
     """
     t = {n: v.double().requires_grad_() for n, v in tensors.items()}
     alpha, beta, hops = (how[k] for k in ("alpha", "beta", "hops"))
@@ -161,11 +160,8 @@ def own_stage(tensors, x, edges, y, train, knowledge, how, homo, hete, *, steps)
     for _ in range(steps):
         optimizer.zero_grad()
         first, *others = outputs()
-        loss = torch.zeros(())
-        if homo:
-            loss = loss + cross_entropy(first) + (first - known).square().mean()
-        if hete:
-            loss = loss + sum(map(cross_entropy, others))
+        loss = cross_entropy(first) + (first - known).square().mean()
+        loss = loss + sum(map(cross_entropy, others))
         loss.backward()
         optimizer.step()
     return [*(z.detach() for z in outputs()), found]

@@ -70,14 +70,12 @@ def convolve(w, name, rows, messages):
     return found
 
 
-def nodes(w, x, messages, *, activation="none"):
+def nodes(w, x, messages):
     """H = [H^1 | .. | H^L] as a list of one vector per node."""
     rows, layers, k = list(torch.from_numpy(np.asarray(x, np.float64))), [], 0
     while f"convs.{k}.mlp.0.weight" in w:
         rows = convolve(w, f"convs.{k}.mlp", rows, messages)
         layers.append(rows)
-        if activation == "relu":
-            rows = [torch.clamp(row, min=0) for row in rows]
         k += 1
     return [torch.cat([rows[v] for rows in layers]) for v in range(len(x))]
 
@@ -105,10 +103,9 @@ def cosine(a, b):
     return (a * b).sum() / (length(a) * length(b))
 
 
-def nt_xent(us, vs, temperature, *, normalize):
+def nt_xent(us, vs, temperature):
     """Mean of L over both orders of every pair (5), (6)."""
-    if normalize:
-        us, vs = [unit(u) for u in us], [unit(v) for v in vs]
+    us, vs = [unit(u) for u in us], [unit(v) for v in vs]
     everything = [*us, *vs]
 
     def pair(anchor, partner):
@@ -176,28 +173,25 @@ def loss(
     inter,
     temperature=0.5,
     inter_temperature=0.5,
-    intra_normalize=True,
-    distill_normalize=True,
     inter_weight=1.0,
-    **encoder,
 ):
     """Intra + weight * inter (9) of one batch of graphs (x, A, S)."""
-    own = [nodes(w, x, a, **encoder) for x, a, _ in graphs]
-    other = [nodes(w, x, s, **encoder) for x, _, s in graphs]
+    own = [nodes(w, x, a) for x, a, _ in graphs]
+    other = [nodes(w, x, s) for x, _, s in graphs]
     us, vs = [pool(h) for h in own], [pool(h) for h in other]
-    total = nt_xent(us, vs, temperature, normalize=intra_normalize)
+    total = nt_xent(us, vs, temperature)
     if inter == "none":
         return total
     with torch.no_grad():
-        by_glob = [nodes(glob, x, a, **encoder) for x, a, _ in graphs]
-        by_prev = [nodes(prev, x, a, **encoder) for x, a, _ in graphs]
+        by_glob = [nodes(glob, x, a) for x, a, _ in graphs]
+        by_prev = [nodes(prev, x, a) for x, a, _ in graphs]
         glob_us, prev_us = [pool(h) for h in by_glob], [pool(h) for h in by_prev]
     if inter == "nodes":
         second = inter_nodes(own, by_glob, by_prev, inter_temperature)
     elif inter == "kl":
-        second = distill_kl(us, glob_us, inter_temperature, normalize=distill_normalize)
+        second = distill_kl(us, glob_us, inter_temperature, normalize=True)
     elif inter == "mse":
-        second = distill_mse(us, glob_us, normalize=distill_normalize)
+        second = distill_mse(us, glob_us, normalize=True)
     else:
         second = inter_graphs(us, glob_us, prev_us, inter_temperature)
     return total + inter_weight * second

@@ -32,10 +32,10 @@ def relatedness(features, min_std=1e-8):
     return r
 
 
-def exponential(r, tau, kappa_start, terms=60):
+def exponential(r, tau, terms=60):
     """S (11): the series, term by term."""
     power = np.eye(len(r))
-    total = power.copy() if kappa_start == 0 else np.zeros_like(power)
+    total = power.copy()
     for kappa in range(1, terms):
         power = power @ (tau * r) / kappa
         total = total + power
@@ -58,13 +58,13 @@ def averages(models, q):
     return [sum(q[i, j] * models[j] for j in range(len(models))) for i in range(len(q))]
 
 
-def shares_of_edges(x, gamma, noise, tau_g, divide_by_root=True):
+def shares_of_edges(x, gamma, noise, tau_g):
     """p (6) as a symmetric matrix; ``noise[u, v]`` is omega - omega' for u < v."""
     n, d = x.shape
     p = np.zeros((n, n))
     for u in range(n):
         for v in range(u + 1, n):
-            a = float(np.dot(x[u], x[v])) / (math.sqrt(d) if divide_by_root else 1)
+            a = float(np.dot(x[u], x[v])) / math.sqrt(d)
             p[u, v] = p[v, u] = sigmoid((a - gamma + noise[u, v]) / tau_g)
     return p
 

@@ -28,20 +28,19 @@ class Result:
     losses: list
 
 
-def edge(x, u, v, gamma, by_root):
+def edge(x, u, v, gamma):
     """a_uv (5)."""
-    s = 1 / math.sqrt(len(x[u])) if by_root else 1.0
-    return s * float(x[u] @ x[v]) - gamma
+    return float(x[u] @ x[v]) / math.sqrt(len(x[u])) - gamma
 
 
-def sample(x, draw, gamma, tau_g, by_root):
+def sample(x, draw, gamma, tau_g):
     """Sampled adjacency (6), and its derivative by a_uv; pairs row by row."""
     n = len(x)
     adjacency, slope = np.zeros((n, n)), np.zeros((n, n))
     pair = 0
     for u in range(n):
         for v in range(u + 1, n):
-            p = (edge(x, u, v, gamma, by_root) + draw[pair]) / tau_g
+            p = (edge(x, u, v, gamma) + draw[pair]) / tau_g
             p = 1 / (1 + math.exp(-p))
             adjacency[u, v] = adjacency[v, u] = 1.0 if p > 0.5 else 0.0
             slope[u, v] = p * (1 - p) / tau_g
@@ -49,20 +48,20 @@ def sample(x, draw, gamma, tau_g, by_root):
     return adjacency, slope
 
 
-def noise_free(x, gamma, by_root):
+def noise_free(x, gamma):
     n = len(x)
     adjacency = np.zeros((n, n))
     for u in range(n):
         for v in range(n):
-            if u != v and edge(x, u, v, gamma, by_root) > 0:
+            if u != v and edge(x, u, v, gamma) > 0:
                 adjacency[u, v] = 1.0
     return adjacency
 
 
-def through_edges(x, slope, by_entry, by_root):
+def through_edges(x, slope, by_entry):
     """Gradient of the loss by X along the edges, from that by A's entries."""
     found = np.zeros_like(x)
-    s = 1 / math.sqrt(x.shape[1]) if by_root else 1.0
+    s = 1 / math.sqrt(x.shape[1])
     for u in range(len(x)):
         for v in range(u + 1, len(x)):
             by_score = (by_entry[u, v] + by_entry[v, u]) * slope[u, v]
@@ -97,16 +96,14 @@ def _tensors(weights):
     return [[torch.as_tensor(t, dtype=torch.float64) for t in pair] for pair in weights]
 
 
-def _settled(weights, units, y, losses, *, gamma, by_root, scale):
-    adjacency = noise_free(units, gamma, by_root)
+def _settled(weights, units, y, losses, *, gamma, scale):
+    adjacency = noise_free(units, gamma)
     x = scale * units
     h = embed(torch.tensor(x), torch.tensor(adjacency), weights[:-1]).numpy()
     return Result(x, h, y, adjacency, losses)
 
 
-def distil(
-    weights, x0, y0, draws, *, rate, gamma, tau_g, by_root, scale, learns_labels
-):
+def distil(weights, x0, y0, draws, *, rate, gamma, tau_g, scale):
     """X, H of the model with ``weights`` [(W, b), ...]; a step for each of ``draws``.
 
     Features are learned in units of ``scale``.
@@ -116,32 +113,26 @@ def distil(
     units = np.array(x0, np.float64)
     # y starts with 0.9 on its class; the logarithm of shares is one of their logits.
     z = np.full((len(x0), num_classes), math.log(0.1 / (num_classes - 1)))
-    hard = np.zeros_like(z)
     for u, c in enumerate(y0):
         z[u, c] = math.log(0.9)
-        hard[u, c] = 1.0
     for_units, for_z, losses = Adam(rate), Adam(rate), []
     for draw in draws:
-        adjacency, slope = sample(units, draw, gamma, tau_g, by_root)
+        adjacency, slope = sample(units, draw, gamma, tau_g)
         x = torch.tensor(scale * units, requires_grad=True)
         edges = torch.tensor(adjacency, requires_grad=True)
         logs = log_shares(x, edges, weights)
-        y = shares_of(z) if learns_labels else hard
+        y = shares_of(z)
         loss = -(torch.tensor(y) * logs).sum() / len(units)
         by_x, by_entry = torch.autograd.grad(loss, [x, edges])
-        by_units = scale * by_x.numpy() + through_edges(
-            units, slope, by_entry.numpy(), by_root
-        )
+        by_units = scale * by_x.numpy() + through_edges(units, slope, by_entry.numpy())
         # Of -sum_c y_c l_c by z_k: -y_k (l_k - sum_c y_c l_c).
         found = logs.detach().numpy()
         by_z = -y * (found - (y * found).sum(1, keepdims=True)) / len(units)
         units = for_units.step(units, by_units)
         z = for_z.step(z, by_z)
         losses.append(loss.item())
-    y = shares_of(z) if learns_labels else hard
-    return _settled(
-        weights, units, y, losses, gamma=gamma, by_root=by_root, scale=scale
-    )
+    y = shares_of(z)
+    return _settled(weights, units, y, losses, gamma=gamma, scale=scale)
 
 
 def _gradients(weights, x, edges, y0):
@@ -153,7 +144,7 @@ def _gradients(weights, x, edges, y0):
     return torch.autograd.grad(loss, leaves, create_graph=True)
 
 
-def match(starts, final, x0, y0, draws, *, rate, gamma, tau_g, by_root, scale):
+def match(starts, final, x0, y0, draws, *, rate, gamma, tau_g, scale):
     """Static distillation: X whose gradients at ``starts`` point as the targets do.
 
     ``starts``: for each step weights as in :func:`distil`, and target gradients; a
@@ -161,7 +152,7 @@ def match(starts, final, x0, y0, draws, *, rate, gamma, tau_g, by_root, scale):
     """
     units, for_units, losses = np.array(x0, np.float64), Adam(rate), []
     for draw, (weights, targets) in zip(draws, starts, strict=True):
-        adjacency, slope = sample(units, draw, gamma, tau_g, by_root)
+        adjacency, slope = sample(units, draw, gamma, tau_g)
         x = torch.tensor(scale * units, requires_grad=True)
         edges = torch.tensor(adjacency, requires_grad=True)
         loss = torch.zeros((), dtype=torch.float64)
@@ -179,13 +170,10 @@ def match(starts, final, x0, y0, draws, *, rate, gamma, tau_g, by_root, scale):
         by_x, by_entry = torch.autograd.grad(loss, [x, edges])
         units = for_units.step(
             units,
-            scale * by_x.numpy()
-            + through_edges(units, slope, by_entry.numpy(), by_root),
+            scale * by_x.numpy() + through_edges(units, slope, by_entry.numpy()),
         )
         losses.append(loss.item())
     y = np.zeros((len(x0), len(_tensors(final)[-1][1])))
     for u, c in enumerate(y0):
         y[u, c] = 1.0
-    return _settled(
-        _tensors(final), units, y, losses, gamma=gamma, by_root=by_root, scale=scale
-    )
+    return _settled(_tensors(final), units, y, losses, gamma=gamma, scale=scale)

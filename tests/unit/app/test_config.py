@@ -8,7 +8,6 @@ import tomllib
 
 import pytest
 
-from fedgraph_flwr.core import words as retired
 from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.files import project_root
 from fedgraph_flwr.core.process import choose_device
@@ -125,24 +124,6 @@ def test_a_number_too_large_for_a_float_is_refused():
 
 def test_an_unknown_method_lists_the_known_ones():
     refuse(", ".join(sorted(METHODS)).replace("+", r"\+"), method="sgd")
-
-
-@pytest.mark.parametrize("name", retired.METHODS)
-def test_a_method_that_has_gone_names_the_one_to_write_instead(name):
-    words = f"method '{name}' no longer exists; in the run config, set method to"
-    refuse(words, method=name)
-    assert name not in METHODS
-
-
-GONE = {t.key(k): cure for t in tables() for k, cure in t.RETIRED.items()}
-GONE |= retired.KEYS
-
-
-@pytest.mark.parametrize("key", GONE)
-def test_a_key_that_has_gone_says_what_to_do(key):
-    cure = re.escape(GONE[key])
-    refuse(f"key '{key}' no longer exists; in the run config, {cure}", **{key: 1})
-    assert key not in defaults()
 
 
 def test_the_first_task_that_fits_the_data_is_taken():

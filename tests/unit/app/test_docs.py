@@ -33,7 +33,8 @@ def anchors(page):
 
 
 def fields():
-    return [item for table in tables() for item in table.config_fields().items()]
+    found = {k: f for table in tables() for k, f in table.config_fields().items()}
+    return found.items()
 
 
 def test_every_key_is_documented():

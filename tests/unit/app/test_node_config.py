@@ -2,7 +2,6 @@
 
 import pytest
 
-from fedgraph_flwr.core import words as retired
 from fedgraph_flwr.core.errors import ConfigError, RunFailedError
 from fedgraph_flwr.node import node_config
 from simulations.inline import run_inline
@@ -114,8 +113,8 @@ def test_peers_need_a_state_folder_of_the_site():
         node_config.trusted_peers({"peers": f"1:{FIRST}"})
 
 
-@pytest.mark.parametrize("key", retired.NODE_KEYS)
+@pytest.mark.parametrize("key", node_config.RETIRED)
 def test_a_key_that_has_gone_is_refused_with_what_to_write_instead(key):
-    cure = f"{key!r} no longer exists; write `.* = .*` into the file that node-config"
+    cure = f"{key!r} no longer exists; write `.* = .*` into the"
     with pytest.raises(ConfigError, match=cure):
         node_config.check_keys({"clients": "0", key: True})

@@ -96,7 +96,6 @@ BAD = [
     ("update-noise-min = 1", "update-noise-min is set without update-clip-max"),
     ("update-epsilon-max = 1", "update-epsilon-max is set without update-clip-max"),
     ("update-clip-max = 1", "set without update-noise-min and update-epsilon-max"),
-    ("error-texts = true", "error-texts no longer exists; delete it"),
     (CLIP + "sealed-only = true", "sealed-only = true contradicts"),
     (CLIP + "pooled-evaluation = true", "pooled-evaluation = true contr"),
     (CLIP + "raw-features = true", "raw-features = true contradicts"),

@@ -87,7 +87,7 @@ def test_a_clients_own_model_repeats_its_test_score_exactly(once, method):
         {"dataset": "SIDER", "batch-size": 1, "shared-group": "all"},
         {"method": "fedsage", "num-layers": 1},
         {"method": "adafgl", "adafgl.federated-rounds": 9},  # no round of its own
-        {"method": "adafgl", "adafgl.federated-rounds": 2, "adafgl.fusion": "hete"},
+        {"method": "adafgl", "adafgl.federated-rounds": 2},
         {"method": "adafgl", "shared-group": "convs"},
     ],
     ids=lambda s: "-".join(map(str, s.values())),

@@ -77,19 +77,8 @@ def in_epochs(batches, num_epochs, rows):
     return epochs
 
 
-OTHER = {"activation": "relu", "temperature": 0.2}
-
-
-@pytest.mark.parametrize(
-    ("inter", "options"),
-    mostly_slow(
-        [*((inter, {}) for inter in INTERS), ("graphs", OTHER), ("nodes", OTHER)],
-        fast=[("graphs", OTHER), ("nodes", {}), ("kl", {}), ("previous-round", {})],
-    ),
-)
-def test_two_rounds_are_those_of_algorithm_1(
-    tmp_path, monkeypatch, doubles, inter, options
-):
+@pytest.mark.parametrize("inter", INTERS)
+def test_two_rounds_are_those_of_algorithm_1(tmp_path, monkeypatch, doubles, inter):
     """Three epochs; the model that comes back in round 2 is not the one sent."""
     config = {
         "local-epochs": 3,
@@ -97,7 +86,6 @@ def test_two_rounds_are_those_of_algorithm_1(
         "persist-optimizer": False,
         "weight-decay": 0.1,
         "fclg.inter": inter,
-        **{f"fclg.{k.replace('_', '-')}": v for k, v in options.items()},
         **SILENT,
     }
     batches = watch_batches(monkeypatch, FCLGClient)
@@ -119,7 +107,6 @@ def test_two_rounds_are_those_of_algorithm_1(
             decay=0.1,
             inter=inter,
             before=before,
-            **options,
         )
         for name, array in zip(client.shared_keys, sent, strict=True):
             np.testing.assert_allclose(
@@ -392,16 +379,6 @@ def test_pooled_scores_are_those_of_all_embeddings_together(pooled):
     assert {r[2:5:2][0] for r in rows if r[1] != "-1"} == {"train"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("transform", ["raw", "log1p"])
-def test_the_headline_is_that_of_the_chosen_transform(once, transform):
-    finished = once("fclg", **POOLED, **{"embedding.transform": transform})
-    values = finished.values("accuracy", f"accuracy-{transform}")
-    key = ("3", "-1", "all", "post_aggregation")
-    assert values[(*key, "accuracy")] == values[(*key, f"accuracy-{transform}")]
-    assert finished.summary["final"]["mean"] == values[(*key, "accuracy")]
-
-
 def test_the_summary_holds_both_rules(pooled):
     scores = {
         int(key[0]): value
@@ -558,7 +535,9 @@ def test_resuming_a_pooled_run_equals_never_stopping(run):
         ),
         ("moon", {"moon.mu": 5.0, "num-server-rounds": 2}),
         pytest.param("infograph", SILENT, marks=pytest.mark.slow),
-        pytest.param("mvgrl", {**SILENT, "mvgrl.moon-mu": 1.0}, marks=pytest.mark.slow),
+        pytest.param(
+            "mvgrl", {**SILENT, "infomax.moon-mu": 1.0}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_what_a_client_keeps_survives_a_stop(run, method, options):
@@ -780,8 +759,8 @@ TERMS = pytest.mark.parametrize(
     ("method", "weight", "plain"),
     [
         ("moon", "moon.mu", "fedavg"),
-        ("infograph", "infograph.moon-mu", "infograph"),
-        ("mvgrl", "mvgrl.moon-mu", "mvgrl"),
+        ("infograph", "infomax.moon-mu", "infograph"),
+        ("mvgrl", "infomax.moon-mu", "mvgrl"),
     ],
 )
 
@@ -809,7 +788,7 @@ def test_in_the_first_round_of_moon_the_contrast_is_log_2_without_a_gradient(onc
 @pytest.mark.parametrize("method", ["infograph", "mvgrl"])
 def test_so_it_is_for_the_baselines(tmp_path, method):
     """Checked on the term alone: Adam amplifies rounding where gradients are zero."""
-    client = toys.make_client(tmp_path, method, **{f"{method}.moon-mu": 1.0})
+    client = toys.make_client(tmp_path, method, **{"infomax.moon-mu": 1.0})
     toys.begun(client)
     client.freeze()
     (batch,) = client.job.data.batches()
@@ -857,7 +836,7 @@ def slopes_of(loss, client) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("method", ["infograph", "mvgrl"])
 def test_fedprox_s_term_is_added_to_the_loss_of_a_baseline(tmp_path, method):
-    client = toys.make_client(tmp_path, method, **{f"{method}.proximal-mu": 0.6})
+    client = toys.make_client(tmp_path, method, **{"infomax.proximal-mu": 0.6})
     toys.begun(client)
     client.model.train()
     named = dict(client.model.named_parameters())
@@ -878,7 +857,7 @@ def test_fedprox_s_term_is_added_to_the_loss_of_a_baseline(tmp_path, method):
 @pytest.mark.parametrize("method", ["infograph", "mvgrl"])
 def test_moon_s_term_is_added_to_the_loss_of_a_baseline(tmp_path, method):
     """By three real models and the log of a softmax over two cosines."""
-    term = {f"{method}.moon-mu": 2.0}
+    term = {"infomax.moon-mu": 2.0}
     client = toys.make_client(tmp_path, method, **term)
     toys.begun(client)
     torch.manual_seed(3)

@@ -30,7 +30,7 @@ from fedgraph_flwr.results.reader import load_summary
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
 
-CROSS = {"fedsage-plus.cross-client": True, "fedsage-plus.cross-rows": 5}
+CROSS = {"fedsage-plus.cross-client": True}
 # Otherwise no node of the toy federation gets a neighbour.
 MENDED = {"fedsage-plus.rounds": 10}
 UNEVEN = {"min-fit-replies": 0.5}
@@ -40,6 +40,13 @@ COLUMNS = "round", "client", "direction", "record", "bytes"
 def table(finished, *, without=()):
     rows = [tuple(r[k] for k in COLUMNS) for r in finished.ledger]
     return [row for row in rows if row[0] not in without]
+
+
+@pytest.fixture(autouse=True)
+def five_rows(monkeypatch):
+    """Each client gives five rows."""
+    for module in ("clients", "strategies"):
+        monkeypatch.setattr(f"{module}.fedsage_plus.CROSS_ROWS", 5)
 
 
 @pytest.fixture
@@ -205,14 +212,9 @@ def test_rows_are_drawn_from_training_nodes(tmp_path):
 
 def test_all_training_nodes_if_there_are_fewer_and_none_if_none(tmp_path):
     partition = toys.make_node_partition(num_nodes=10)
-    for train in (partition.train, partition.train[:0]):
+    for train in (partition.train[:4], partition.train[:0]):
         part = replace(partition, train=train)
-        client = toys.make_client(
-            tmp_path,
-            "fedsage+",
-            partition=part,
-            **{**CROSS, "fedsage-plus.cross-rows": 99},
-        )
+        client = toys.make_client(tmp_path, "fedsage+", partition=part, **CROSS)
         assert np.array_equal(client.opening()[ROWS], partition.graphs.x[train])
 
 
@@ -519,7 +521,6 @@ def test_rows_are_used_once(cross, monkeypatch):
 OTHERS = {
     "rounds": 3,
     "cross-client": False,
-    "cross-rows": 4,
     "local-epochs": 2,
 }
 FIELDS = [*FedSagePlusParams.config_fields(), "local-epochs"]

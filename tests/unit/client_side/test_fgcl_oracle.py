@@ -16,7 +16,6 @@ RATE, DECAY, STORE, K = 0.05, 0.01, 9, 3
 OPTIONS = {
     "fgcl.views": "two",
     "fgcl.num-negatives": K,
-    "fgcl.store-size": STORE,
     "fgcl.contrast-weight": 0.7,
     "fgcl.temperature": 0.4,
     "hidden-dim": 6,
@@ -59,6 +58,7 @@ def chance(monkeypatch):
         epochs[-1][1][-1].append(rows)
         return chosen
 
+    monkeypatch.setattr("clients.fgcl.STORE_SIZE", STORE)
     monkeypatch.setattr(FGCLClient, "look", look)
     monkeypatch.setattr(FGCLClient, "loss", loss_of)
     monkeypatch.setattr(NegativeQueue, "choose", choose_from)

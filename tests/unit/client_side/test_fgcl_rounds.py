@@ -279,7 +279,7 @@ def test_evaluation_is_cut_where_matrices_would_not_fit(tmp_path, monkeypatch):
     ("options", "key"),
     [
         ({**ONE, "batch-size": 100}, "batch-size"),
-        ({**TWO, "batch-size": 1}, "fgcl.store-size"),
+        ({**TWO, "batch-size": 1}, "fgcl.num-negatives"),
     ],
 )
 def test_batches_that_would_not_fit_are_refused_before_a_draw(
@@ -346,15 +346,6 @@ def test_a_client_without_any_label_says_so(tmp_path, caplog, contrast):
     assert metrics["privacy/edge-epsilon"] == 2.0  # of the held-out graphs alone
 
 
-def test_the_second_view_may_have_an_epsilon_of_its_own(run, tmp_path):
-    unequal = {"privacy.edge-epsilon": 2.0, "fgcl.second-epsilon": 0.5}
-    spent = run("fgcl", **unequal).summary["privacy"]["per_client"]
-    assert {s["edge-epsilon"] for s in spent.values()} == {2.5}
-    client = prepared(make(tmp_path, **TWO, **unequal))
-    assert client.train_views.epsilons == (2.0, 0.5)
-    assert client.held_out_views.epsilons == (2.0,)
-
-
 # Refused before training --------------------------------------------------------------
 
 
@@ -363,21 +354,6 @@ def test_the_second_view_may_have_an_epsilon_of_its_own(run, tmp_path):
     [
         ("fgcl", {"privacy.edge-epsilon": 0.0}, "trains on noisy graphs, but"),
         ("fgcl", {"fgcl.views": "clean"}, "uses no noise, but privacy.edge-epsilon"),
-        (
-            "fgcl",
-            {**ONE, "fgcl.second-epsilon": 0.5},
-            "fgcl.second-epsilon must be 0 where fgcl.views is 'one'",
-        ),
-        (
-            "fgcl",
-            {**CLEAN, "fgcl.second-epsilon": 0.5},
-            "fgcl.second-epsilon must be 0 where fgcl.views is 'clean'",
-        ),
-        (
-            "fgcl",
-            {**TOTAL, "fgcl.second-epsilon": 0.5},
-            "fgcl.second-epsilon must be 0 where privacy.edge-epsilon-of is 'total'",
-        ),
         *(
             (
                 "fgcl",
@@ -426,7 +402,7 @@ def test_what_contradicts_itself_is_refused(method, options, message):
 
 
 def test_an_encoder_without_signs_still_takes_what_has_none():
-    own = {"fgcl.encoder": "gat", "fgcl.second-epsilon": 0.5}
+    own = {"fgcl.encoder": "gat"}
     assert resolve({**defaults(), **toys.tiny("fgcl"), **own, **TWO})
     clean = {**CLEAN, "fgcl.encoder": "gat", "privacy.edge-post": "debiased"}
     assert resolve({**defaults(), **toys.tiny("fgcl"), **clean})

@@ -134,7 +134,6 @@ def test_the_regulariser_and_each_option_do_something(spread):
     options = [
         {},
         {"spreadgnn.task-reg": 0.0},
-        {"spreadgnn.omega-eta": 1.0},
         {"spreadgnn.head-sync": "owners"},
         {"spreadgnn.head-sync": "none"},
         {"spreadgnn.weights": "samples"},
@@ -221,7 +220,8 @@ def test_omegas_follow_those_of_the_neighbours(spread, monkeypatch, name, eta):
 
     monkeypatch.setattr(Neighbourhood, "renew", spy_renew)
     monkeypatch.setattr(SpreadGNNClient, "update", spy_update)
-    options = {"spreadgnn.omega-eta": eta, "local-epochs": 2, "learning-rate": 0.05}
+    monkeypatch.setattr("clients.spreadgnn.OMEGA_ETA", eta)
+    options = {"local-epochs": 2, "learning-rate": 0.05}
     spread(4, **TOPOLOGIES[name], **options)
     renewals = [[heads[k][2 * t - 2 : 2 * t] for k in range(4)] for t in range(1, 3)]
     course = oracle.course_of_omegas(

@@ -137,8 +137,6 @@ PUBLISHED: list[tuple[str, dict[str, Value]]] = [
             "hidden-dim": 64,
             "optimizer": "adamw",
             "weight-decay": 0.01,
-            "fclg.temperature": 0.5,
-            "fclg.diffusion": "ppr",
         },
     ),
     (
@@ -159,10 +157,10 @@ PUBLISHED: list[tuple[str, dict[str, Value]]] = [
     (r"centralized-fclg-.*", {"fclg.inter": "none", "num-clients": 1}),
     (r"infograph-.*", {"method": "infograph", "hidden-dim": 32, "num-layers": 5}),
     (r"mvgrl-.*", {"method": "mvgrl", "hidden-dim": 512, "num-layers": 4}),
-    (r"infograph-fedprox-.*", {"infograph.proximal-mu": 0.01}),
-    (r"infograph-moon-.*", {"infograph.moon-mu": 1.0}),
-    (r"mvgrl-fedprox-.*", {"mvgrl.proximal-mu": 0.01}),
-    (r"mvgrl-moon-.*", {"mvgrl.moon-mu": 1.0}),
+    (r"infograph-fedprox-.*", {"infomax.proximal-mu": 0.01}),
+    (r"infograph-moon-.*", {"infomax.moon-mu": 1.0}),
+    (r"mvgrl-fedprox-.*", {"infomax.proximal-mu": 0.01}),
+    (r"mvgrl-moon-.*", {"infomax.moon-mu": 1.0}),
     # FGCL (Yang et al. 2022), Table III; rounds and rate are ours
     (
         rf"({CLEAN}|{NOISY}-{ENCODER})-.*",
@@ -231,7 +229,7 @@ PUBLISHED: list[tuple[str, dict[str, Value]]] = [
     (rf"(?!fedper).*{ON_NODES}", {"shared-group": "all"}),
     (rf"fedper{ON_NODES}", {"method": "fedavg", "shared-group": "convs"}),
     (rf"fedprox{ON_NODES}", {"method": "fedprox", "fedprox.mu": 0.001}),
-    (rf"fedpub{ON_NODES}", {"method": "fedpub", "fedpub.alpha": 3.0}),
+    (rf"fedpub{ON_NODES}", {"method": "fedpub"}),
     (rf"fedsage-plus{ON_NODES}", {"method": "fedsage+"}),
     *(
         (rf"{method}{ON_NODES}", {"method": method})

@@ -77,9 +77,7 @@ def write_run(
                     of_t |= {"nmi": 0.25, "ari": 0.125, "smallest-cluster": 0.4}
                     of_t |= values or {}
                     scores |= {f"{m}-{t}": v for m, v in of_t.items()}
-                scores |= {
-                    m: scores[f"{m}-{settings['embedding.transform']}"] for m in METRICS
-                }
+                scores |= {m: scores[f"{m}-l2"] for m in METRICS}
                 if at in (0, last):
                     probe = 0.6 if at == 0 else 0.7
                     scores |= {"probe-accuracy": probe, "svm-accuracy": probe + 0.1}

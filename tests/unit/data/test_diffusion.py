@@ -12,7 +12,6 @@ import pytest
 import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.linalg import expm
 
 from datasets import cache, diffusion
 from datasets.diffusion import diffuse, load_diffusion
@@ -20,8 +19,7 @@ from datasets.public.tu import load_tu
 from fedgraph_flwr.core.data import DiffusionSpec, GraphSet, WeightedEdges
 from fedgraph_flwr.core.errors import ConfigError, DataError
 
-PPR = DiffusionSpec(kind="ppr")
-HEAT = DiffusionSpec(kind="heat")
+PPR = DiffusionSpec()
 EVERYTHING = 1e-12  # a threshold that drops rounding noise only
 
 TRIANGLE_AND_TAIL = (5, [(0, 1), (1, 2), (0, 2), (2, 3)])  # node 4 is isolated
@@ -102,21 +100,17 @@ def sparsified(matrix, threshold):
 
 
 def test_a_pair_by_hand():
-    # T is idempotent: S = alpha I + (1 - alpha) T, and T + e^-t (I - T)
+    # T is idempotent: S = alpha I + (1 - alpha) T
     assert view_of(*PAIR) == pytest.approx(np.array([[0.6, 0.4], [0.4, 0.6]]))
-    stays = 0.5 + 0.5 * math.exp(-5)
-    expected = np.array([[stays, 1 - stays], [1 - stays, stays]])
-    assert view_of(*PAIR, HEAT) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("kind", ["ppr", "heat"])
-def test_direction_of_the_weights(kind):
+def test_direction_of_the_weights():
     graphs = graph_set((2, [(0, 1)]), directed=True)
-    view = diffuse(graphs, DiffusionSpec(kind=kind))
+    view = diffuse(graphs, PPR)
     assert view.edge_index.tolist() == [[0, 0, 1], [0, 1, 1]]  # none from 1 to 0
-    if kind == "ppr":  # degrees 1 and 2: S_01 = sqrt(2) 2/3, S_11 = 1/3
-        into_1 = np.array([math.sqrt(8), 1]) / (math.sqrt(8) + 1)
-        assert view.weight == pytest.approx(np.array([1, *into_1]))
+    # degrees 1 and 2: S_01 = sqrt(2) 2/3, S_11 = 1/3
+    into_1 = np.array([math.sqrt(8), 1]) / (math.sqrt(8) + 1)
+    assert view.weight == pytest.approx(np.array([1, *into_1]))
 
 
 def test_form_of_the_result():
@@ -132,7 +126,6 @@ def test_form_of_the_result():
 
 def test_nodes_without_neighbours():
     assert view_of(*SINGLE).tolist() == [[1.0]]
-    assert view_of(*SINGLE, HEAT).tolist() == [[1.0]]
     assert view_of(3, []).tolist() == np.eye(3).tolist()
     with_isolated = view_of(*TRIANGLE_AND_TAIL)
     assert with_isolated[4].tolist() == with_isolated[:, 4].tolist() == [0, 0, 0, 0, 1]
@@ -141,20 +134,17 @@ def test_nodes_without_neighbours():
 
 
 def test_a_walk_that_does_not_start_gives_self_loops():
-    for spec in (
-        DiffusionSpec(kind="ppr", alpha=1.0),
-        DiffusionSpec(kind="ppr", alpha=0.999),
-        DiffusionSpec(kind="heat", t=0.0),
-    ):
+    for alpha in (1.0, 0.999):
+        spec = DiffusionSpec(alpha=alpha)
         assert view_of(*TRIANGLE_AND_TAIL, spec).tolist() == np.eye(5).tolist()
-    nearly = DiffusionSpec(kind="ppr", alpha=1 - 1e-6, threshold=EVERYTHING)
+    nearly = DiffusionSpec(alpha=1 - 1e-6, threshold=EVERYTHING)
     assert view_of(*TRIANGLE_AND_TAIL, nearly) == pytest.approx(np.eye(5), abs=1e-6)
 
 
 def test_a_column_without_entries_keeps_its_node():
     complete = (150, [(u, v) for v in range(150) for u in range(v)])
-    late = DiffusionSpec(kind="heat", t=20.0)  # 1/150 everywhere
-    assert view_of(*complete, late).tolist() == np.eye(150).tolist()
+    high = DiffusionSpec(threshold=0.5)  # 0.2 + 0.8 / 150 on the diagonal
+    assert view_of(*complete, high).tolist() == np.eye(150).tolist()
 
 
 def test_an_entry_equal_to_the_threshold_stays():
@@ -178,45 +168,14 @@ def test_ppr_is_the_series(graph, alpha):
         series += alpha * (1 - alpha) ** k * term
         term = term @ walk
     for threshold in (EVERYTHING, 0.0173):
-        spec = DiffusionSpec(kind="ppr", alpha=alpha, threshold=threshold)
+        spec = DiffusionSpec(alpha=alpha, threshold=threshold)
         expected = sparsified(series, threshold)
         assert view_of(*graph, spec) == pytest.approx(expected, abs=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
-@given(graph=some_graphs, t=st.floats(0.01, 10))
-def test_heat_is_the_exponential_of_the_matrix(graph, t):
-    walk, term = transition(*graph), np.eye(graph[0])
-    exact = expm(-t * (np.eye(graph[0]) - walk))
-    series = np.zeros_like(walk)
-    for k in range(80):  # 10^80 / 80! < 1e-38
-        series += math.exp(-t) * term
-        term = term @ walk * t / (k + 1)
-    assert series == pytest.approx(exact, abs=1e-12)
-    assert diffusion.heat_kernel(walk[None], t)[0] == pytest.approx(exact, abs=1e-12)
-    for threshold in (EVERYTHING, 0.0173):
-        spec = DiffusionSpec(kind="heat", t=t, threshold=threshold)
-        expected = sparsified(series, threshold)
-        assert view_of(*graph, spec) == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("t", [0.0, 1e-9, 1.0, 1.0000001, 31.0, 1000.0])
-def test_heat_kernel_at_any_time(t):
-    one_way = np.array([[0.5, 0.7, 0.0], [0.0, 0.5, 0.6], [0.0, 0.0, 0.5]])
-    walks = np.stack([transition(3, [(0, 1), (1, 2)]), one_way])
-    exact = expm(-t * (np.eye(3) - walks))
-    assert diffusion.heat_kernel(walks, t) == pytest.approx(exact, abs=1e-11)
-
-
-@pytest.mark.parametrize(
-    ("spec", "options"),
-    [
-        (PPR, {"method": "ppr", "alpha": 0.2}),
-        (HEAT, {"method": "heat", "t": 5.0}),
-    ],
-)
 @pytest.mark.parametrize("seed", range(5))
-def test_as_in_pytorch_geometric(spec, options, seed):
+def test_as_in_pytorch_geometric(seed):
+    spec, options = PPR, {"method": "ppr", "alpha": 0.2}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its own, on import
         import torch
@@ -252,35 +211,30 @@ def test_as_in_pytorch_geometric(spec, options, seed):
 
 
 @settings(max_examples=40, deadline=None)
-@given(graph=some_graphs, kind=st.sampled_from(["ppr", "heat"]), data=st.data())
-def test_permuted_graph_has_the_permuted_view(graph, kind, data):
+@given(graph=some_graphs, data=st.data())
+def test_permuted_graph_has_the_permuted_view(graph, data):
     num_nodes, pairs = graph
     new = data.draw(st.permutations(range(num_nodes)))
-    spec = DiffusionSpec(kind=kind)
-    renumbered = view_of(num_nodes, [(new[u], new[v]) for u, v in pairs], spec)
-    assert renumbered[np.ix_(new, new)] == pytest.approx(
-        view_of(*graph, spec), abs=1e-6
-    )
+    renumbered = view_of(num_nodes, [(new[u], new[v]) for u, v in pairs])
+    assert renumbered[np.ix_(new, new)] == pytest.approx(view_of(*graph), abs=1e-6)
 
 
 @settings(max_examples=30, deadline=None)
 @given(
     given_graphs=st.lists(some_graphs, min_size=1, max_size=6),
-    kind=st.sampled_from(["ppr", "heat"]),
     threshold=st.sampled_from([EVERYTHING, 0.01, 0.3]),
 )
-def test_weights_into_each_node_sum_to_one(given_graphs, kind, threshold):
+def test_weights_into_each_node_sum_to_one(given_graphs, threshold):
     graphs = graph_set(*given_graphs)
-    view = diffuse(graphs, DiffusionSpec(kind=kind, threshold=threshold))
+    view = diffuse(graphs, DiffusionSpec(threshold=threshold))
     assert (view.weight > 0).all()
     for matrix in matrices(view, graphs):
         assert matrix.sum(axis=0) == pytest.approx(np.ones(len(matrix)), abs=1e-6)
 
 
-@pytest.mark.parametrize("spec", [PPR, HEAT])
-def test_a_graph_has_the_same_view_in_any_company(spec, monkeypatch):
+def test_a_graph_has_the_same_view_in_any_company(monkeypatch):
     many = [random_graph(n, 0.3, seed) for seed in range(5) for n in (7, 3, 9, 1, 7)]
-    whole = diffuse(graph_set(*many), spec)
+    whole = diffuse(graph_set(*many), PPR)
     sizes = []
     adjacency = diffusion.adjacency_matrices
 
@@ -291,9 +245,9 @@ def test_a_graph_has_the_same_view_in_any_company(spec, monkeypatch):
 
     monkeypatch.setattr(diffusion, "adjacency_matrices", spy)
     monkeypatch.setattr(diffusion, "STACK_ENTRIES", 150)
-    alone = [diffuse(graph_set(graph), spec) for graph in many]
+    alone = [diffuse(graph_set(graph), PPR) for graph in many]
     sizes.clear()
-    stacked = diffuse(graph_set(*many), spec)
+    stacked = diffuse(graph_set(*many), PPR)
     # three of 7 x 7 fit in 150 entries, one of 9 x 9
     assert sizes == [
         (5, 1, 1),
@@ -313,11 +267,10 @@ def test_a_graph_has_the_same_view_in_any_company(spec, monkeypatch):
 def test_the_largest_graph_of_proteins_is_quick():
     ring = [(v, (v + step) % 620) for v in range(620) for step in (1, 2)]
     started = time.perf_counter()
-    views = [view_of(620, ring, spec) for spec in (PPR, HEAT)]
+    matrix = view_of(620, ring)
     assert time.perf_counter() - started < 30
-    for matrix in views:
-        assert matrix.sum(axis=0) == pytest.approx(np.ones(620), abs=1e-6)
-        assert matrix[0] == pytest.approx(np.roll(matrix[300], 320), abs=1e-6)
+    assert matrix.sum(axis=0) == pytest.approx(np.ones(620), abs=1e-6)
+    assert matrix[0] == pytest.approx(np.roll(matrix[300], 320), abs=1e-6)
 
 
 def test_views_of_proteins(data_dir, tmp_path):
@@ -335,14 +288,11 @@ def test_views_of_proteins(data_dir, tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"kind": "katz"}, r"kind of the diffusion view must be .*'ppr'.*got 'katz'"),
-        ({"kind": "ppr", "alpha": 0.0}, r"alpha .*> 0 and <= 1, got 0\.0; set it"),
-        ({"kind": "ppr", "alpha": 1.1}, r"alpha"),
-        ({"kind": "ppr", "alpha": math.nan}, r"alpha"),
-        ({"kind": "heat", "t": -1.0}, r"t of the .*<= 1000, got -1\.0"),
-        ({"kind": "heat", "t": 1001.0}, r"t of the"),
-        ({"kind": "ppr", "threshold": 0.0}, r"threshold"),
-        ({"kind": "ppr", "threshold": 1.0}, r"threshold"),
+        ({"alpha": 0.0}, r"alpha .*> 0 and <= 1, got 0\.0; set it"),
+        ({"alpha": 1.1}, r"alpha"),
+        ({"alpha": math.nan}, r"alpha"),
+        ({"threshold": 0.0}, r"threshold"),
+        ({"threshold": 1.0}, r"threshold"),
     ],
 )
 def test_bad_specs_are_named(values, message):
@@ -375,7 +325,7 @@ def test_views_are_computed_once(tmp_path, caplog):
     graphs = graph_set(STAR, SINGLE, TRIANGLE_AND_TAIL)
     first = load_diffusion(graphs, PPR, cache_dir=str(tmp_path))
     again = load_diffusion(graphs, PPR, cache_dir=str(tmp_path))
-    assert caplog.text.count("computing ppr views of 3 graphs") == 1
+    assert caplog.text.count("computing diffusion views of 3 graphs") == 1
     assert isinstance(again, WeightedEdges)
     assert isinstance(again.weight, np.memmap)
     assert not again.weight.flags.writeable
@@ -386,10 +336,8 @@ def test_views_are_computed_once(tmp_path, caplog):
 def test_other_graphs_and_specs_have_other_entries(tmp_path):
     asked = [
         (graph_set(STAR, SINGLE), PPR),
-        (graph_set(STAR, SINGLE), HEAT),
-        (graph_set(STAR, SINGLE), DiffusionSpec(kind="ppr", alpha=0.15)),
-        (graph_set(STAR, SINGLE), DiffusionSpec(kind="heat", t=4.0)),
-        (graph_set(STAR, SINGLE), DiffusionSpec(kind="ppr", threshold=0.02)),
+        (graph_set(STAR, SINGLE), DiffusionSpec(alpha=0.15)),
+        (graph_set(STAR, SINGLE), DiffusionSpec(threshold=0.02)),
         (graph_set(SINGLE, STAR), PPR),
         (graph_set(STAR, (2, [])), PPR),
         (graph_set(STAR, SINGLE, SINGLE), PPR),
@@ -461,7 +409,7 @@ def test_who_waited_for_the_lock_computes_nothing(tmp_path, caplog, monkeypatch)
     waiting.join(timeout=60)
     assert same(views[0], diffuse(graphs, PPR))
     # once for the other folder, once in the line above
-    assert caplog.text.count("computing ppr views") == 2
+    assert caplog.text.count("computing diffusion views") == 2
 
 
 @pytest.mark.slow  # processes that load torch
@@ -471,5 +419,5 @@ def test_two_processes_compute_once(tmp_path):
         load_diffusion, graphs, PPR, cache_dir=str(tmp_path)
     )
     assert same(found[0], found[1])
-    assert log.count("computing ppr views") == 1
+    assert log.count("computing diffusion views") == 1
     assert len(entries(tmp_path)) == 1

@@ -26,7 +26,7 @@ from strategies.fedgkd_relator import (
 from strategies.personal import mix
 
 FIGURE_3 = np.array([[1, 0.01, 0.9], [0.01, 1, 0.9], [0.9, 0.9, 1]])
-KERNELS = [("local", 0), ("square", 0), ("exponential", 0), ("exponential", 1)]
+KERNELS = ["local", "square", "exponential"]
 seeds = st.integers(0, 2**32 - 1)
 quick = settings(max_examples=30, deadline=None)
 
@@ -107,15 +107,14 @@ def test_relatedness_ignores_scale_and_shift_of_a_column(seed, scale, shift):
 @quick
 @given(seeds, st.permutations(range(5)), st.sampled_from(KERNELS))
 def test_permuting_clients_permutes_everything(seed, order, kernel):
-    name, kappa_start = kernel
     features, order = random_features(seed, num_clients=5), list(order)
     at = np.ix_(order, order)
     r = relatedness(features)
-    s = similarity(r, name, tau=0.3, kappa_start=kappa_start)
+    s = similarity(r, kernel, tau=0.3)
     q = attention(s, 3.0)
     again = relatedness([features[i] for i in order])
     np.testing.assert_allclose(again, r[at], atol=1e-12)
-    s_again = similarity(again, name, tau=0.3, kappa_start=kappa_start)
+    s_again = similarity(again, kernel, tau=0.3)
     np.testing.assert_allclose(s_again, s[at], atol=1e-12)
     np.testing.assert_allclose(attention(s_again, 3.0), q[at], atol=1e-12)
 
@@ -137,7 +136,7 @@ def test_a_client_that_distils_another_number_of_nodes_is_refused():
 
 
 def test_figure_3_of_the_paper():
-    s = similarity(FIGURE_3, "exponential", tau=0.5, kappa_start=0)
+    s = similarity(FIGURE_3, "exponential", tau=0.5)
     assert s[0, 1] == pytest.approx(0.1815, abs=1e-3)
     np.testing.assert_allclose(s[:2, 2], 0.795, atol=1e-3)
     # Printed: 0.18 and 0.79, where the direct links are 0.01 and 0.9.
@@ -146,26 +145,24 @@ def test_figure_3_of_the_paper():
 
 
 @quick
-@given(seeds, st.floats(0, 1), st.sampled_from([0, 1]))
-def test_the_exponential_is_its_series_and_scipys(seed, tau, kappa_start):
+@given(seeds, st.floats(0, 1))
+def test_the_exponential_is_its_series_and_scipys(seed, tau):
     r = random_relation(seed)
-    s = similarity(r, "exponential", tau=tau, kappa_start=kappa_start)
-    series = oracle.exponential(r, tau, kappa_start)
+    s = similarity(r, "exponential", tau=tau)
+    series = oracle.exponential(r, tau)
     np.testing.assert_allclose(s, series, atol=1e-10)
-    np.testing.assert_allclose(s + kappa_start * np.eye(5), expm(tau * r), atol=1e-10)
+    np.testing.assert_allclose(s, expm(tau * r), atol=1e-10)
 
 
 def test_local_and_square_kernels():
-    np.testing.assert_array_equal(
-        similarity(FIGURE_3, "local", tau=9, kappa_start=0), FIGURE_3
-    )
-    square = similarity(FIGURE_3, "square", tau=9, kappa_start=0)
+    np.testing.assert_array_equal(similarity(FIGURE_3, "local", tau=9), FIGURE_3)
+    square = similarity(FIGURE_3, "square", tau=9)
     assert square[0, 1] == pytest.approx(0.01 + 0.01 + 0.81)
 
 
 def test_an_exponential_beyond_all_numbers_says_what_to_lower():
     with pytest.raises(RunFailedError, match=r"fedgkd.tau = 10; it grows"):
-        similarity(np.ones((100, 100)), "exponential", tau=10, kappa_start=0)
+        similarity(np.ones((100, 100)), "exponential", tau=10)
 
 
 # q ---------------------------------------------------------------------------------
@@ -174,8 +171,7 @@ def test_an_exponential_beyond_all_numbers_says_what_to_lower():
 @quick
 @given(seeds, st.floats(0, 9), st.sampled_from(KERNELS), st.floats(-50, 50))
 def test_attention_is_a_softmax_of_rows(seed, tau_s, kernel, shift):
-    name, kappa_start = kernel
-    s = similarity(random_relation(seed), name, tau=0.5, kappa_start=kappa_start)
+    s = similarity(random_relation(seed), kernel, tau=0.5)
     q = attention(s, tau_s)
     np.testing.assert_allclose(q, oracle.attention(s, tau_s), rtol=1e-9)
     np.testing.assert_allclose(q.sum(1), 1, atol=1e-12)
@@ -188,17 +184,15 @@ def test_attention_survives_huge_scores():
     np.testing.assert_array_equal(q, [[1, 0], [0.5, 0.5]])
 
 
-@pytest.mark.parametrize(("kernel", "kappa_start"), KERNELS)
-def test_tau_s_zero_is_uniform_whatever_the_kernel(kernel, kappa_start):
-    s = similarity(random_relation(1), kernel, tau=0.5, kappa_start=kappa_start)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_tau_s_zero_is_uniform_whatever_the_kernel(kernel):
+    s = similarity(random_relation(1), kernel, tau=0.5)
     np.testing.assert_array_equal(attention(s, 0.0), 1 / 5)
 
 
-def test_tau_zero_is_uniform_only_from_kappa_one_on():
+def test_with_tau_zero_all_others_weigh_the_same():
     r, n, tau_s = random_relation(2), 5, 3.0
-    from_one = similarity(r, "exponential", tau=0, kappa_start=1)
-    np.testing.assert_allclose(attention(from_one, tau_s), 1 / n, atol=1e-12)
-    q = attention(similarity(r, "exponential", tau=0, kappa_start=0), tau_s)
+    q = attention(similarity(r, "exponential", tau=0), tau_s)
     own = math.exp(tau_s) / (math.exp(tau_s) + n - 1)  # spec 4.2
     np.testing.assert_allclose(np.diag(q), own, atol=1e-12)
     np.testing.assert_allclose(q[0, 1:], (1 - own) / (n - 1), atol=1e-12)
@@ -206,13 +200,13 @@ def test_tau_zero_is_uniform_only_from_kappa_one_on():
 
 def test_a_large_tau_is_no_local_training():
     """The paper says it is; all weight goes to the most central client (spec 4.3)."""
-    s = similarity(FIGURE_3, "exponential", tau=5, kappa_start=0)
+    s = similarity(FIGURE_3, "exponential", tau=5)
     np.testing.assert_allclose(attention(s, 3.0)[:, 2], 1.0, atol=1e-6)
 
 
 def test_of_two_clients_a_large_tau_leaves_each_to_itself():
     r = np.array([[1.0, 0.5], [0.5, 1.0]])
-    q = attention(similarity(r, "exponential", tau=5, kappa_start=0), 3.0)
+    q = attention(similarity(r, "exponential", tau=5), 3.0)
     np.testing.assert_allclose(q, np.eye(2), atol=1e-6)
 
 
@@ -220,7 +214,7 @@ def test_identical_clients_are_all_related_and_get_uniform_weights():
     one = random_features(4)[1]
     r = relatedness([one] * 3)
     np.testing.assert_allclose(r, 1.0, atol=1e-12)
-    q = attention(similarity(r, "exponential", tau=0.5, kappa_start=1), 9.0)
+    q = attention(similarity(r, "local", tau=0.5), 9.0)
     np.testing.assert_allclose(q, 1 / 3, atol=1e-9)
 
 
