@@ -28,7 +28,7 @@ PIP = .venv/bin/python -m pip install -q --disable-pip-version-check --no-compil
 	touch $@
 
 run: .venv/.installed ## the main job: GCFL+ on the built-in data, through Flower
-	$(ENV) python -m simulations.run gcfl-plus-synthetic
+	$(ENV) fedgraph run gcfl-plus-synthetic
 
 # One process per core; a file's tests stay together, for they share runs.
 XDIST := -n logical --maxprocesses 8 --dist loadfile
@@ -55,7 +55,7 @@ fab: .venv/.installed ## build the bundle that Flower ships
 	$(ENV) flwr build
 
 stop: ## stop this project's background SuperLink
-	$(ENV) python -m simulations.flower stop
+	$(ENV) fedgraph stop
 
 clean: ## remove environment, caches and bundles; results stay
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache *.fab

@@ -95,7 +95,7 @@ class Lock:
         except (InvalidTag, ValueError) as error:
             raise WireError(
                 f"{what} cannot be opened: sealed with another key, or altered on its"
-                " way; compare fingerprints (python -m simulations.fingerprint)"
+                " way; compare fingerprints (fedgraph site fingerprint)"
             ) from error
 
     def _cipher(self, envelope: bytes) -> ChaCha20Poly1305:

@@ -358,10 +358,7 @@ def warn_left_out(words: str, bad: Sequence[str]) -> None:
     """Warn of rows that are left out: the first few, and where to read all."""
     named = "".join(f"\n    {row}" for row in bad[:SHOWN])
     if len(bad) > SHOWN:
-        named += (
-            f"\n    and {len(bad) - SHOWN} more; python -m fedgraph_flwr.site check"
-            " names all"
-        )
+        named += f"\n    and {len(bad) - SHOWN} more; fedgraph site check names all"
     warn_once(f"{words}:{named}", about=LEFT_OUT)
 
 

@@ -63,7 +63,7 @@ from .view.html_report import write_own_report
 app = ServerApp()
 _LATE_STOP = (
     "stopped after the run had completed: all results are in {0}, and"
-    " `python -m simulations.figures {0}` and `python -m simulations.report {0}` make"
+    " `fedgraph figures {0}` and `fedgraph report {0}` make"
     " figures and report"
 )
 
@@ -349,7 +349,7 @@ def _draw(folder: Path, draw: Callable[[Path], object]) -> None:
         log(
             WARNING,
             "not all figures are in %s: %s: %s; nothing else is missing, and"
-            " `python -m simulations.figures %s` draws them later",
+            " `fedgraph figures %s` draws them later",
             folder,
             type(error).__name__,
             error,

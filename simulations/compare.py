@@ -1,4 +1,4 @@
-"""Put runs side by side: ``python -m simulations.compare DIR [DIR ...]``.
+"""``fedgraph compare``: put runs side by side.
 
 Makes a study of the runs it finds: one table per data set and split, rows paired by
 seed, the paper's scores beside ours. Failed and repeated runs are listed on stderr.
@@ -6,16 +6,15 @@ seed, the paper's scores beside ours. Failed and repeated runs are listed on std
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
+import click
+import typer
 
-from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.config import RESUME_MAY_CHANGE
 from fedgraph_flwr.core.errors import DataError, FedGraphError
 from fedgraph_flwr.core.rules import Value
@@ -62,13 +61,55 @@ _ALSO = {
 }
 
 
-@command
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; returns its exit code (2: nothing to compare, or refused)."""
-    options = _parser().parse_args(arguments)
+def compare_runs(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="A run's folder, or any above runs."),
+    ],
+    *,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            click_type=click.Choice(RULES),
+            help="Round at which gains and differences are read (else the headline of"
+            " the task: best_val for nodes, final for others).",
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            click_type=click.Choice(METRICS),
+            help="What is compared (else the headline of the task); rounds are chosen"
+            " as without it.",
+        ),
+    ] = None,
+    in_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print GitHub tables for docs/.")
+    ] = False,
+    figure: Annotated[
+        Path | None,
+        typer.Option(metavar="PNG", help="Draw the gain over self-train per client."),
+    ] = None,
+    losses: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PNG",
+            help="Draw the test loss over rounds, mean and std over clients.",
+        ),
+    ] = None,
+    apart: Annotated[
+        bool,
+        typer.Option(
+            "--apart",
+            help="One table of each split and metric in which runs of a data set"
+            " differ.",
+        ),
+    ] = False,
+) -> int:
+    """Compare runs: one table per data set, paired by seed."""
     out, err = consoles()
-    metric = options.metric
-    runs, problems = usable_runs(find_runs(options.folders), metric)
+    rule, metric = rule or "", metric or ""
+    runs, problems = usable_runs(find_runs(folders), metric)
     tell_unused(problems, err)
     if not runs:
         raise FedGraphError(
@@ -76,27 +117,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{metric and f' and states {metric}'}; there is nothing to compare"
         )
     with blaming(*(run.path for run in runs)):
-        drawn = show(runs, options, out)
+        groups = group_runs(runs, apart=apart)
+        for group in groups:
+            report = compare(group, rule or group.headline, metric)
+            if in_markdown:
+                out.out(markdown(report.title, report.parts), end="\n\n")
+            else:
+                print_terminal(report.title, report.parts, out)
+        drawn = draw_gains(groups, figure, rule=rule, metric=metric) if figure else []
+        drawn += draw_curves(groups, losses) if losses else []
     for path in drawn:
         err.out(f"drawn: {path}")
     return 0
-
-
-def show(runs: Sequence[Run], options: argparse.Namespace, out: Console) -> list[Path]:
-    """Print the tables of runs, and draw the figures that are asked for."""
-    metric = options.metric
-    groups = group_runs(runs, apart=options.apart)
-    for group in groups:
-        report = compare(group, options.rule or group.headline, metric)
-        if options.markdown:
-            out.out(markdown(report.title, report.parts), end="\n\n")
-        else:
-            print_terminal(report.title, report.parts, out)
-    figure, losses = options.figure, options.losses
-    drawn = (
-        draw_gains(groups, figure, rule=options.rule, metric=metric) if figure else []
-    )
-    return drawn + (draw_curves(groups, losses) if losses else [])
 
 
 def usable_runs(found: Found, metric: str = "") -> tuple[list[Run], list[str]]:
@@ -319,36 +351,3 @@ def _files(groups: Sequence[Group], out: Path) -> Iterator[tuple[Group, Path]]:
         dataset = group.dataset.replace(":", "-")
         named = f"{out.stem}-{dataset}-{split}" + f"-{group.metric}" * is_scored
         yield group, out.with_name(named + out.suffix) if len(groups) > 1 else out
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.compare",
-        description="Compare runs: one table per data set, paired by seed.",
-    )
-    add = parser.add_argument
-    where = "a run's folder, or any folder above runs"
-    add("folders", metavar="DIR", nargs="+", type=Path, help=where)
-    add(
-        "--rule", choices=RULES,
-        help="round at which gains and differences are read (default: the headline of"
-        " the task, best_val for nodes and final for others)",
-    )  # fmt: skip
-    add(
-        "--metric", choices=METRICS, default="",
-        help="what is compared (default: the headline of the task); rounds are chosen"
-        " as without it",
-    )  # fmt: skip
-    add("--markdown", action="store_true", help="print GitHub tables for docs/")
-    for name, words in (
-        ("--figure", "draw the gain over self-train per client"),
-        ("--losses", "draw the test loss over rounds, mean and std over clients"),
-    ):
-        add(name, type=Path, metavar="PNG", help=words)
-    apart = "one table of each split and metric in which runs of a data set differ"
-    add("--apart", action="store_true", help=apart)
-    return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

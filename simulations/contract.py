@@ -1,17 +1,14 @@
-"""Say what holds of a method: ``python -m simulations.contract my_module:METHOD``.
+"""``fedgraph contract``: say what holds of a method.
 
 Each check is a function of a laboratory and a case. It raises :class:`Broken`, which
-says in words what does not hold. The command exits with 0 if everything holds, 1 if
-something does not, 2 if the method could not be looked at.
+says in words what does not hold.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import math
 import random
-import sys
 import tempfile
 import textwrap
 import traceback
@@ -20,11 +17,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 import torch
+import typer
 from flwr.app import Message
 from rich.console import Console
 from rich.markup import escape
@@ -34,7 +32,6 @@ from clients.base import GraphClient
 from clients.privacy.site import PrivateSite
 from fedgraph_flwr import client_app
 from fedgraph_flwr.core import plugins
-from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphPartition
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError
@@ -54,7 +51,7 @@ from fedgraph_flwr.results.folder import RunFolder
 from strategies.base import AbstractGraphStrategy
 
 from .inline import InlineGrid
-from .run import add_settings
+from .run import KeyValues, read_settings
 from .tiny_runs import (
     Lab,
     Run,
@@ -507,33 +504,35 @@ def _what_leaves(
 # The command -----------------------------------------------------------------------
 
 
-@command
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line; see the module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.contract",
-        description="Try a method on small graphs, and say in words what holds of it.",
-    )
-    add = parser.add_argument
-    add("method", metavar="METHOD", help="e.g. fedavg, or fgx:METHOD of plugins/fgx.py")
-    add("--task", default="", help="one task only, by its key (default: all it can do)")
-    add_settings(parser)
-    arguments = parser.parse_args(argv)
-    method, key = arguments.method, arguments.task
+def contract(
+    method: Annotated[
+        str, typer.Argument(help="E.g. fedavg, or fgx:METHOD of plugins/fgx.py.")
+    ],
+    settings: KeyValues = None,
+    *,
+    task: Annotated[
+        str, typer.Option(metavar="KEY", help="One task only, else all it can do.")
+    ] = "",
+) -> int:
+    """Try a method on small graphs, and say in words what holds of it.
+
+    The exit code is 0 if everything holds, 1 if something does not, 2 if the method
+    could not be looked at.
+    """
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    known = {task.key: task for task in find_method(method).clients}
-    if key and key not in known:
-        raise ConfigError(f"--task must be one of {', '.join(known)}, got {key!r}")
-    code = 0
-    for task in [known[key]] if key else known.values():
-        console.print(f"[bold]{escape(method)}[/], {task.name}")
+    known = {one.key: one for one in find_method(method).clients}
+    if task and task not in known:
+        raise ConfigError(f"--task must be one of {', '.join(known)}, got {task!r}")
+    own, code = read_settings(settings), 0
+    for one in [known[task]] if task else known.values():
+        console.print(f"[bold]{escape(method)}[/], {one.name}")
         with (
             tempfile.TemporaryDirectory(prefix="contract-") as folder,
             mock.patch("datasets.load_partition", federation),
             mock.patch("fedgraph_flwr.server_app.draw_all"),
         ):
-            lab = Lab(Path(folder), dict(arguments.set))
-            code = max(code, _check_all(lab, f"{method} {task.key}"))
+            lab = Lab(Path(folder), own)
+            code = max(code, _check_all(lab, f"{method} {one.key}"))
     return code
 
 
@@ -564,7 +563,3 @@ def _try(check: Check, lab: Lab, case: str) -> tuple[bool, str]:
     except Exception as error:  # whatever a method may raise is its own
         at = traceback.extract_tb(error.__traceback__)[-1]
         return True, f"{type(error).__name__}: {error} ({at.filename}:{at.lineno})"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,19 +1,20 @@
-"""Example files of own data: ``python -m simulations.example_data FOLDER``.
+"""``fedgraph example-data``: example files of own data.
 
 It writes three folders: ``graphs`` (whole graphs of three sites, one of which has two
 bad rows), ``bank`` (one graph for each of two sites, whose nodes are classified) and
 ``molecules`` (a table of SMILES with numbers for each of two sites). The data are
-generated, and the same each time. Exit code 2: the folder cannot be written.
+generated, and the same each time.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from fedgraph_flwr.core.command import command
+import typer
+
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.seeding import numpy_rng
 
@@ -106,20 +107,11 @@ def _write_molecules(folder: Path, name: str, count: int) -> None:
     _write(folder / f"{name}.csv", "id,smiles,solubility", rows)
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; see the module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.example_data",
-        description="Write example files of own data into a new folder.",
-    )
-    parser.add_argument("folder", type=Path, help="a new or empty folder")
-    folder = parser.parse_args(argv).folder
+def example_data(
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
+) -> int:
+    """Write example files of own data into a new folder."""
     for made in write_examples(folder):
         found = sorted(made.rglob("*.csv"))
         sys.stdout.write(f"{made}: {len(found)} files\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Print fingerprints of keys at this site: ``python -m simulations.fingerprint``.
+"""``fedgraph site fingerprint``: fingerprints of keys at this site.
 
 Operators of neighbouring sites read them to each other over a channel that the relay
 does not carry, before a run (``--client 1 --make`` makes the key that outlives runs),
@@ -9,9 +9,11 @@ differs, somebody is in between.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from clients.sealing import (
     IDENTITY,
@@ -22,7 +24,6 @@ from clients.sealing import (
     site_key_file,
 )
 from clients.store import bound_runs, default_state_dir
-from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.results.reader import blaming
 
@@ -104,31 +105,27 @@ def _id(name: str) -> int:
     return int(name.removeprefix("client-"))
 
 
-@command
-def main(argv: list[str] | None = None) -> int:
-    """Print them; 2 if there are none."""
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.fingerprint", description=__doc__
-    )
-    parser.add_argument("run", nargs="?", default="", help="default: all")
-    parser.add_argument("--state-dir", type=Path, default=default_state_dir())
-    parser.add_argument("--client", type=int, help="this client's own, before any run")
-    parser.add_argument("--make", action="store_true", help="with --client: if missing")
-    arguments = parser.parse_args(argv)
-    if arguments.make and arguments.client is None:
+def fingerprint(
+    run: Annotated[str, typer.Argument(help="One run, else all.")] = "",
+    *,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="The SuperNode's state-dir.")
+    ] = None,
+    client: Annotated[
+        int | None, typer.Option(help="This client's own, before any run.")
+    ] = None,
+    make: Annotated[
+        bool, typer.Option("--make", help="With --client: make it if it is missing.")
+    ] = False,
+) -> int:
+    """Print fingerprints of the keys by which letters of this site are sealed."""
+    if make and client is None:
         raise ConfigError("--make needs --client")
-    with blaming(arguments.state_dir):
-        if arguments.client is not None:
-            lines = [
-                own_fingerprint(
-                    arguments.state_dir, arguments.client, make=arguments.make
-                )
-            ]
+    folder = state_dir or default_state_dir()
+    with blaming(folder):
+        if client is not None:
+            lines = [own_fingerprint(folder, client, make=make)]
         else:
-            lines = fingerprints(arguments.state_dir, arguments.run)
+            lines = fingerprints(folder, run)
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

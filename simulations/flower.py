@@ -6,7 +6,6 @@ completed when it wrote a summary that says so.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -17,14 +16,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.process import announced
 from fedgraph_flwr.core.rules import Value, toml_value
@@ -315,7 +313,7 @@ def _how_to_go_on(overrides: Mapping[str, Value], run_id: int) -> str:
     resumed = overrides.get("resume")
     for folder in [Path(str(resumed))] if resumed else sorted(new):
         if any((folder / "checkpoint").glob("*")):
-            return f"; to go on: --set resume={folder}"
+            return f"; to go on: resume={folder}"
     return ""
 
 
@@ -353,17 +351,7 @@ def _belongs(folder: Path, run_id: int) -> bool:
     return bool(load_summary(folder)["run_id"] == str(run_id))
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
+def stop() -> int:
     """Stop this project's background SuperLink."""
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.flower", description=main.__doc__
-    )
-    parser.add_argument("action", choices=("stop",))
-    parser.parse_args(argv)
     sys.stdout.write(f"stopped {stop_superlink() or 'nothing'}\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

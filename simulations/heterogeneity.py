@@ -1,27 +1,23 @@
 """How much graphs differ, within and between data sets, clients and clusters.
 
-``python -m simulations.heterogeneity COX2 ENZYMES`` compares data sets, ``--set
-dataset=PROTEINS --set num-clients=10`` the clients of a run config, ``--run FOLDER``
-the clusters that a run found. It is the analysis of Xie et al. 2021 (arXiv:2106.13423),
-tables 1 and 2 and figure 3; docs/heterogeneity.md explains the numbers. Exits with 2 if
-something cannot be loaded.
+It is the analysis of Xie et al. 2021 (arXiv:2106.13423), tables 1 and 2 and figure 3;
+docs/heterogeneity.md explains the numbers.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import typer
 
 from datasets import load_partition
-from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.data import GraphSet, IntArray
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.files import write_csv
@@ -40,20 +36,23 @@ from .graph_measures import (
     walk_distributions,
 )
 from .markup import Sheet, consoles, print_terminal
-from .run import add_settings
+from .run import read_settings
 
 _MAX_GRAPHS = 5000  # differences of all pairs are held at once
 _MAX_PRINTED = 15  # pairs of groups; the CSV file has all
-_NUMBERS = (  # options: name, least, most, default, help
-    ("graphs", 1, _MAX_GRAPHS, 100, "drawn per group"),
-    ("walk-length", 1, 7, 5, "steps; 7 have 4140 anonymous walks"),
-    ("exact-up-to", 0, 2_000_000, 200_000, "graphs with more get --walks drawn ones"),
-    ("walks", 1, 1_000_000, 20_000, "drawn per graph"),
-    ("bins", 2, 1000, 20, "of cosines over [-1, 1]"),
-    ("copies", 0, 1000, 5, "random graphs beside each graph; 0 leaves them out"),
-    ("shuffles", 1, 100_000, 999, "for significance"),
-    ("seed", 0, 2**31 - 1, 0, "of everything drawn here"),
-)
+WALK_LENGTH = 5  # steps; 52 anonymous walks
+EXACT_UP_TO, WALKS = 200_000, 20_000  # graphs with more walks get so many drawn ones
+BINS = 20  # of cosines over [-1, 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How many graphs, random copies and shuffles are drawn, by which seed."""
+
+    graphs: int = 100
+    copies: int = 5
+    shuffles: int = 999
+    seed: int = 0
 
 
 class Group(NamedTuple):
@@ -93,8 +92,10 @@ class Analysis(NamedTuple):
     pairs_of_clusters: pd.DataFrame
 
 
-def load_groups(options: argparse.Namespace) -> list[Group]:
-    """Load the groups that the command line asks for, and draw graphs of each.
+def load_groups(
+    names: Sequence[str], given: Mapping[str, Value], run: Path | None, effort: Effort
+) -> list[Group]:
+    """Load data sets, or the clients of a run config or run; draw graphs of each.
 
     Raises
     ------
@@ -102,17 +103,16 @@ def load_groups(options: argparse.Namespace) -> list[Group]:
         Contradicting options, an unknown data set or run, unreadable data, or a graph
         without nodes.
     """
-    given, names = dict(options.set), list(dict.fromkeys(options.datasets))
-    if (names and (options.run or {"dataset", "num-clients"} & set(given))) or not (
-        names or options.run or given
+    if (names and (run or {"dataset", "num-clients"} & set(given))) or not (
+        names or run or given
     ):
         raise ConfigError(
             "give one of: names of data sets, e.g. COX2 ENZYMES; a federation, e.g."
-            " --set dataset=PROTEINS --set num-clients=10; a run, by --run"
+            " dataset=PROTEINS num-clients=10; a run, by --run"
         )
     config: dict[str, Value] = {**defaults(), "method": "fedavg"}
-    if options.run:
-        config |= read_config(options.run)
+    if run:
+        config |= read_config(run)
         config |= {"resume": ""} if "resume" in config else {}
     config |= given
     wholes = [{"dataset": name, "num-clients": 1} for name in names]
@@ -129,10 +129,10 @@ def load_groups(options: argparse.Namespace) -> list[Group]:
                     f"{name} has a graph without nodes, in which no walk can start;"
                     " remove that graph"
                 )
-            rng = numpy_rng(options.seed, "heterogeneity", name, "graphs")
+            rng = numpy_rng(effort.seed, "heterogeneity", name, "graphs")
             ids = np.arange(len(graphs))
-            if len(graphs) > options.graphs:
-                ids = np.sort(rng.choice(len(graphs), options.graphs, replace=False))
+            if len(graphs) > effort.graphs:
+                ids = np.sort(rng.choice(len(graphs), effort.graphs, replace=False))
             found.append(Group(name, graphs.take(ids), len(graphs)))
     return found
 
@@ -154,7 +154,7 @@ def find_clusters(folder: Path | None, num_groups: int) -> list[list[int]]:
     if not last:
         raise DataError(
             f"{folder} has no clusters.json with a round in it; give a run of a method"
-            " that clusters clients, or its settings by --set"
+            " that clusters clients, or its settings"
         )
     named = [client for members in last for client in members]
     if sorted(set(named)) != sorted(named) or not set(named) <= set(range(num_groups)):
@@ -247,12 +247,12 @@ def contrast(
 def analyse(
     groups: Sequence[Group],
     clusters: Sequence[Sequence[int]],
-    options: argparse.Namespace,
+    effort: Effort,
 ) -> Analysis:
     """Compare graphs within and between groups, and with random graphs.
 
     ``clusters`` has numbers of groups, each at most once; it is empty if nothing is
-    clustered. ``options`` are those of the command line.
+    clustered.
 
     Raises
     ------
@@ -268,14 +268,14 @@ def analyse(
         )
 
     def rng(*purpose: str) -> np.random.Generator:
-        return numpy_rng(options.seed, "heterogeneity", *purpose)
+        return numpy_rng(effort.seed, "heterogeneity", *purpose)
 
     found = [
         walk_distributions(
             group.graphs,
-            length=options.walk_length,
-            exact_up_to=options.exact_up_to,
-            num_samples=options.walks,
+            length=WALK_LENGTH,
+            exact_up_to=EXACT_UP_TO,
+            num_samples=WALKS,
             rng=rng(group.name, "walks"),
         )
         for group in groups
@@ -283,7 +283,7 @@ def analyse(
     walks = np.concatenate([shares for shares, _ in found])
     walks = walks[:, walks.any(axis=0)]
     features = np.concatenate(
-        [feature_distributions(g.graphs, bins=options.bins) for g in groups]
+        [feature_distributions(g.graphs, bins=BINS) for g in groups]
     )
     apart = {
         "structure": np.sqrt(divergences(walks, walks)),
@@ -304,15 +304,15 @@ def analyse(
         pairs[name] = pair_table(whole, group_of)
         of_clusters[name] = pair_table(part, alike) if clusters else pd.DataFrame()
         measures[name] = Measure(
-            *contrast(part, alike, units, shuffles=options.shuffles, rng=shuffled)
+            *contrast(part, alike, units, shuffles=effort.shuffles, rng=shuffled)
         )
     return Analysis(
         groups=groups,
         exact=[int(is_exact.sum()) for _, is_exact in found],
         beside_random=[
             (g.name, c)
-            for g in (groups if options.copies else ())
-            for c in compare(g.graphs, copies=options.copies, rng=rng(g.name, "random"))
+            for g in (groups if effort.copies else ())
+            for c in compare(g.graphs, copies=effort.copies, rng=rng(g.name, "random"))
         ],
         clusters=[sorted(cluster) for cluster in clusters],
         measures=measures,
@@ -457,39 +457,46 @@ def _number(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}" if math.isfinite(value) else "-"
 
 
-def _options(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.heterogeneity",
-        description="How much graphs differ within and between data sets, clients and"
-        " clusters. Data of all clients are read on this machine.",
-    )
-    add = parser.add_argument
-    add("datasets", nargs="*", metavar="DATASET", help="compared as wholes: COX2 NCI1")
-    add_settings(parser)
-    add("--run", type=Path, metavar="FOLDER", help="results folder: compare clusters")
-    add("--out", type=Path, metavar="FOLDER", help="write tables and the figure here")
-    for name, _, _, default, words in _NUMBERS:
-        add(f"--{name}", type=int, default=default, help=words)
-    options = parser.parse_args(argv)
-    for name, low, high, _, _ in _NUMBERS:
-        value = getattr(options, name.replace("-", "_"))
-        if not low <= value <= high:
-            parser.error(f"argument --{name}: must be in {low}..{high}, got {value}")
-    return options
+def heterogeneity(
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DATASET|KEY=VALUE]...",
+            help="Data sets, compared as wholes: COX2 NCI1; or a federation, whose"
+            " clients are compared: dataset=PROTEINS num-clients=10.",
+        ),
+    ] = None,
+    *,
+    run: Annotated[
+        Path | None, typer.Option(help="Results folder: compare the run's clusters.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write tables and the figure into this folder.")
+    ] = None,
+    graphs: Annotated[
+        int, typer.Option(min=1, help="Graphs drawn per group.")
+    ] = Effort.graphs,
+    copies: Annotated[
+        int, typer.Option(min=0, max=1000, help="Random graphs beside each graph.")
+    ] = Effort.copies,
+    shuffles: Annotated[
+        int, typer.Option(min=1, max=100_000, help="For significance.")
+    ] = Effort.shuffles,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of everything drawn here.")
+    ] = Effort.seed,
+) -> int:
+    """Say how much graphs differ within and between data sets, clients and clusters.
 
-
-@command
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; see the module."""
-    options = _options(argv)
-    out, _ = consoles()
-    groups = load_groups(options)
-    found = analyse(groups, find_clusters(options.run, len(groups)), options)
-    print_terminal("Heterogeneity of graphs", sheets(found), out)
-    for path in write(found, options.out) if options.out else ():
-        out.out(path)
+    Data of all clients are read on this machine.
+    """
+    effort = Effort(graphs=graphs, copies=copies, shuffles=shuffles, seed=seed)
+    names = list(dict.fromkeys(word for word in given or () if "=" not in word))
+    keys = read_settings(word for word in given or () if "=" in word)
+    console, _ = consoles()
+    groups = load_groups(names, keys, run, effort)
+    found = analyse(groups, find_clusters(run, len(groups)), effort)
+    print_terminal("Heterogeneity of graphs", sheets(found), console)
+    for path in write(found, out) if out else ():
+        console.out(path)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Attack the privacy of edges: ``python -m simulations.leaks``.
+"""``fedgraph leaks``: attack the privacy of edges.
 
 A client trains on real molecules, with one bond present or not (see
 :mod:`simulations.leak_game`); attackers guess which from what they see:
@@ -22,16 +22,15 @@ exit code 1 says; 2: refused.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from rich.markup import escape
 from scipy.stats import beta
@@ -40,14 +39,12 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-from fedgraph_flwr.core.command import command
-from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.process import end_with_parent
-from fedgraph_flwr.core.rules import read_toml
+from fedgraph_flwr.core.rules import Value, read_toml
 
 from .leak_game import Floats, Setting, Sight, known_game, play_part, ratios
 from .markup import consoles, count_table
-from .run import add_settings
+from .run import KeyValues, numbers, read_settings
 
 Scored = tuple[Floats, NDArray[np.bool_]]  # scores, and whether the edge was there
 LEVEL = 0.05  # of all lower bounds of a table together
@@ -305,26 +302,35 @@ def attack(
     )
 
 
-def attack_all(options: argparse.Namespace) -> tuple[list[Row], float]:
-    """Attack every setting asked for; rows, and the level of each lower bound."""
-    base = {"method": options.method, "dataset": options.dataset}
-    base |= {"features": options.features, **dict(options.set)}
-    kinds = ROWS.get(options.method, {"clean": {}, "noisy": {options.method: {}}})
+def attack_all(
+    base: Mapping[str, Value],
+    epsilons: Sequence[float],
+    *,
+    client: int,
+    graphs: int,
+    own_trials: int,
+    victims: int,
+    processes: int,
+) -> tuple[list[Row], float]:
+    """Attack every setting asked for; rows, and the level of each lower bound.
+
+    ``base`` are keys of the run config, with the method.
+    """
+    method = str(base["method"])
+    kinds = ROWS.get(method, {"clean": {}, "noisy": {method: {}}})
     plan = [("clean", 0.0, kinds["clean"])]
     for name, own in kinds["noisy"].items():
-        plan += [
-            (name, e, {**own, "privacy.edge-epsilon": e}) for e in options.epsilons
-        ]
-    size = Size(options.own, options.victims, LEVEL / (len(plan) * len(ATTACKS)))
+        plan += [(name, e, {**own, "privacy.edge-epsilon": e}) for e in epsilons]
+    size = Size(own_trials, victims, LEVEL / (len(plan) * len(ATTACKS)))
     rows = []
     with ProcessPoolExecutor(
-        options.processes,
+        processes,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=end_with_parent,
     ) as pool:
         for name, epsilon, own in plan:
             given = tuple({**base, **own}.items())
-            setting = Setting(given, options.graphs, options.client)
+            setting = Setting(given, graphs, client)
             privacy = known_game(setting).resolved.privacy  # refused before any trial
 
             def play(trials: Any, setting: Setting = setting) -> list[Sight]:
@@ -360,10 +366,10 @@ def _cells(row: Row) -> list[str]:
     return cells
 
 
-def _notes(options: argparse.Namespace, level: float) -> str:
-    most = most_showable(options.victims, level)
+def _notes(own_trials: int, victims: int, level: float) -> str:
+    most = most_showable(victims, level)
     return (
-        f"{options.victims} trials per world, {options.own} more per world to learn"
+        f"{victims} trials per world, {own_trials} more per world to learn"
         ' from. In brackets 95 % intervals; each "epsilon >=" is wrong with'
         f" probability {level:.4f} at most, all together with {LEVEL:g}. More than"
         f" {most:.2f} cannot be shown with so many trials: a row whose ledger says as"
@@ -372,40 +378,35 @@ def _notes(options: argparse.Namespace, level: float) -> str:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.leaks",
-        description="Attack the privacy of edges of one client.",
-    )
-    add = parser.add_argument
-    add("--dataset", default="BACE")
-    add("--method", default=next(iter(ROWS)))
-    add("--features", default="atoms-no-degree")
-    add("--client", type=int, default=0, help="whose graphs")
-    add("--epsilons", type=float, nargs="+", default=[0.1, 1.0, 10.0], help="of a view")
-    add("--graphs", type=int, default=2, help="for training")
-    add("--own", type=int, default=600, help="attacker's trials")
-    add("--victims", type=int, default=800, help="client's trials")
-    add("--processes", type=int, default=2)
-    add_settings(parser)
-    return parser
+def leaks(
+    settings: KeyValues = None,
+    *,
+    epsilons: Annotated[str, typer.Option(help="Of a view.")] = "0.1,1,10",
+    client: Annotated[int, typer.Option(help="Whose graphs.")] = 0,
+    graphs: Annotated[int, typer.Option(help="Graphs for training.")] = 2,
+    own: Annotated[int, typer.Option(min=20, help="The attacker's trials.")] = 600,
+    victims: Annotated[int, typer.Option(min=20, help="The client's trials.")] = 800,
+    processes: Annotated[int, typer.Option(min=1)] = 2,
+) -> int:
+    """Attack the privacy of one client's edges; 1 if more is lost than its ledger says.
 
-
-@command
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line; see the module."""
-    options = _parser().parse_args(argv)
+    Without settings: the first method of leaks.toml on BACE.
+    """
+    base: dict[str, Value] = {"method": next(iter(ROWS)), "dataset": "BACE"}
+    base |= {"features": "atoms-no-degree", **read_settings(settings)}
     out, err = consoles()
-    if min(options.own, options.victims) < 20 or options.processes < 1:
-        raise ConfigError("--own and --victims must be >= 20, --processes >= 1")
-    rows, level = attack_all(options)
-    out.out("\n".join([*table(rows), "", _notes(options, level)]))
+    rows, level = attack_all(
+        base,
+        numbers("--epsilons", epsilons, float),
+        client=client,
+        graphs=graphs,
+        own_trials=own,
+        victims=victims,
+        processes=processes,
+    )
+    out.out("\n".join([*table(rows), "", _notes(own, victims, level)]))
     broken = [row for row in rows if row.is_broken]
     for row in broken:
         what = f"{row.name}, epsilon of a view {row.view_epsilon:g}"
         err.print(f"[red]more is lost than the ledger says[/red]: {escape(what)}")
     return 1 if broken else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,33 +1,33 @@
-"""Print clients' parts: ``python -m simulations.node_statistics Cora --clients 5,10``.
+"""``fedgraph show node-statistics``: clients' parts of one graph.
 
 For each number of clients it prints means over clients of nodes, directed edges and
 clustering coefficient, and the heterogeneity of labels, beside Tables 3 to 5 of the
-FedGKD paper. ``--each`` adds a row per client. Exit code 2: data cannot be loaded.
+FedGKD paper.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from datasets import find_dataset, load_partition
 from datasets.public.node_graphs import load_node_graph
-from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphSet
 from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.resolve import defaults, resolve
 
 from .graph_measures import adjacency, clustering, divergences
+from .run import numbers
 
 TARGETS = Path(__file__).with_name("targets_nodes.toml")
 console = Console(highlight=False)
@@ -88,14 +88,20 @@ def printed(dataset: str, partition: str, num_clients: int) -> list[float] | Non
     return found
 
 
-def _report(dataset: str, arguments: argparse.Namespace) -> Table:
+def _report(
+    dataset: str,
+    counts: Sequence[int],
+    partition: str,
+    *,
+    split_seed: int,
+    with_clients: bool,
+) -> Table:
     info = find_dataset(dataset)
     if info.kind != "nodes":
         raise ConfigError(
             f"dataset {dataset!r} has no graph whose nodes are classified; name"
             " one that has, e.g. Cora"
         )
-    partition = arguments.partition
     if partition == "auto":
         partition = str(info.automatic["partition"])
     table = Table(title=f"{dataset}, partition {partition}")
@@ -110,46 +116,47 @@ def _report(dataset: str, arguments: argparse.Namespace) -> Table:
     if info.automatic["partition"] != "planted":
         add("whole graph", measure(load_node_graph(dataset, "raw"))[:3])
         add("  paper, table 3", tomllib.loads(TARGETS.read_text())["whole"][dataset])
-    for num_clients in arguments.clients:
-        config = {"method": "fedavg", "dataset": dataset, "partition": partition}
-        config |= {"num-clients": num_clients, "split-seed": arguments.split_seed}
+    for num_clients in counts:
+        config: dict[str, Value] = {
+            "method": "fedavg",
+            "dataset": dataset,
+            "partition": partition,
+        }
+        config |= {"num-clients": num_clients, "split-seed": split_seed}
         found = client_statistics(resolve({**defaults(), **config}).settings)
         add(f"{num_clients} (mean)", means(found))
         if paper := printed(dataset, partition, num_clients):
             add(f"  paper, table {4 if partition == 'metis' else 5}", paper)
-        for client, one in enumerate(found if arguments.each else []):
+        for client, one in enumerate(found if with_clients else []):
             rest = sum(s.label_counts for s in found) - one.label_counts
             apart = heterogeneity([one.label_counts, rest])
             add(f"  client {client}", (*one[:3], apart))
     return table
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]  # argparse words the error
-
-
-@command
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line; see the module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.node_statistics",
-        description="Statistics of clients of graphs whose nodes are classified.",
-    )
-    parser.add_argument("datasets", nargs="+", help="names, e.g. Cora CiteSeer")
-    parser.add_argument("--clients", type=_numbers, default=[5, 10, 20])
-    parser.add_argument(
-        "--partition", default="auto", help="metis (default), metis-overlap, ..."
-    )
-    parser.add_argument("--split-seed", type=int, default=1234)
-    parser.add_argument(
-        "--each", action="store_true",
-        help="a row per client; its heterogeneity is against all others together",
-    )  # fmt: skip
-    arguments = parser.parse_args(argv)
-    for dataset in arguments.datasets:
-        console.print(_report(dataset, arguments))
+def node_statistics(
+    names: Annotated[
+        list[str], typer.Argument(metavar="DATASET...", help="E.g. Cora CiteSeer.")
+    ],
+    *,
+    clients: Annotated[str, typer.Option(help="Numbers of clients.")] = "5,10,20",
+    partition: Annotated[
+        str, typer.Option(help="metis (default), metis-overlap, ...")
+    ] = "auto",
+    split_seed: int = 1234,
+    each: Annotated[
+        bool,
+        typer.Option(
+            "--each",
+            help="A row per client; its heterogeneity is against all others together.",
+        ),
+    ] = False,
+) -> int:
+    """Measure clients of one graph, beside the tables of the paper."""
+    counts = numbers("--clients", clients)
+    for name in names:
+        table = _report(
+            name, counts, partition, split_seed=split_seed, with_clients=each
+        )
+        console.print(table)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

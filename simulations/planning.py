@@ -128,7 +128,7 @@ def estimate(
 
 
 def describe_plan(
-    overrides: Mapping[str, Value], *, engine: str, nodes: int, gpus: float
+    overrides: Mapping[str, Value], *, inline: bool, nodes: int, gpus: float
 ) -> str:
     """Probe a run in processes of their own, and word what it would take.
 
@@ -139,7 +139,7 @@ def describe_plan(
     """
     settings = resolve({**defaults(), **overrides}).settings
     where, actors, processes = "", 1, 1
-    if engine == "flower":
+    if not inline:
         there = machines()
         actors = num_actors(there, nodes=nodes, gpus=gpus)
         where, processes = f" where {name_machines(there)}", actors + 1
@@ -149,7 +149,7 @@ def describe_plan(
         at_most = _FEW + min(max(fit, _FEW), _MORE)
         more = in_own_process(probe, dict(overrides), at_most)
     rounds = settings.num_server_rounds
-    nodes = 1 if engine == "inline" else min(nodes, settings.num_clients)
+    nodes = 1 if inline else min(nodes, settings.num_clients)
     plan = estimate(
         few,
         more,
@@ -162,7 +162,8 @@ def describe_plan(
     return "\n".join(
         [
             f"plan of {settings.method} on {settings.dataset}:"
-            f" {settings.num_clients} clients, {rounds} rounds, engine {engine}",
+            f" {settings.num_clients} clients, {rounds} rounds,"
+            f" {'inline' if inline else 'simulated by Flower'}",
             f"  actors  {actors}, for {nodes} nodes{where}",
             f"  memory  about {plan.memory_bytes / 1e9:.1f} GB, of which each process"
             f" {few.peak_bytes / 1e9:.1f} GB before it has loaded all clients",

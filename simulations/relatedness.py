@@ -1,4 +1,4 @@
-"""Does a run's relatedness follow labels? ``python -m simulations.relatedness <run>``.
+"""``fedgraph show relatedness``: whether a run's relatedness follows labels.
 
 The command prints Spearman's rank correlation between two numbers for each pair of
 clients: their entry in the stored matrix, and the similarity of their shares of classes
@@ -8,18 +8,18 @@ method itself never sees them.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
+from typing import Annotated
 
+import click
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from scipy.stats import spearmanr
 
-from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.results.reader import blaming, read_matrices, read_summary
 
@@ -76,26 +76,21 @@ def analyse(run_dir: Path, name: str = "R") -> dict[int, tuple[float, float]]:
     }
 
 
-@command
-def main() -> int:
-    """Print a table of a few rounds per run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, help="results folders")
-    parser.add_argument("--matrix", default="R", choices=("R", "S", "q"))
-    options = parser.parse_args()
-    table = Table(title=f"{options.matrix} against the similarity of class shares")
+def relatedness(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...")],
+    *,
+    matrix: Annotated[str, typer.Option(click_type=click.Choice("RSq"))] = "R",
+) -> int:
+    """Compare a run's relatedness with the likeness of class shares; some rounds."""
+    table = Table(title=f"{matrix} against the similarity of class shares")
     for column in ("run", "round", "Spearman", "std off the diagonal"):
         table.add_column(column)
-    for run in options.runs:
+    for run in runs:
         with blaming(run):
-            found = analyse(run, options.matrix)
+            found = analyse(run, matrix)
         rounds = sorted(found)
         for t in sorted({rounds[0], rounds[len(rounds) // 2], rounds[-1]}):
             rho, std = found[t]
             table.add_row(escape(run.name), str(t), f"{rho:+.3f}", f"{std:.2e}")
     console.print(table)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

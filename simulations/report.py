@@ -1,21 +1,22 @@
-"""Make one HTML page of runs: ``python -m simulations.report RUN... [--open]``.
-
-A run may be a results folder or a folder of several. The page opens offline. The path
-of the page is printed. Exits with 2 if a folder holds no run or cannot be shown.
-"""
+"""``fedgraph report``: make one HTML page of runs, which opens offline."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import webbrowser
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from fedgraph_flwr.core.command import command
+import typer
+
 from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.results.reader import CONFIG, blaming
 from fedgraph_flwr.view.html_report import REPORT, write_report
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN...", help="A run's folder, or one that holds several."),
+]
 
 
 def find_runs(folder: Path, mark: str = CONFIG, cure: str = "") -> list[Path]:
@@ -52,31 +53,23 @@ def find_runs(folder: Path, mark: str = CONFIG, cure: str = "") -> list[Path]:
     return found
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; see the module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.report",
-        description="Make one HTML page of runs, which opens offline.",
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="HTML",
-        help=f"file to write; default: {REPORT} in the run's folder, or, of several"
-        " runs, in the working folder",
-    )
-    parser.add_argument("--open", action="store_true", help="show it in a browser")
-    options = parser.parse_args(argv)
-    runs = [run for folder in options.runs for run in find_runs(folder)]
-    place = runs[0] if len(runs) == 1 else Path.cwd()
-    out = write_report(runs, options.out or place / REPORT).resolve()
-    sys.stdout.write(f"{out}\n")
-    if options.open and not webbrowser.open(out.as_uri()):
-        sys.stderr.write(f"no browser was found; open {out} yourself\n")
+def report(
+    runs: Runs,
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"File to write; else {REPORT} in the run's folder, or, of several"
+            " runs, here."
+        ),
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+) -> int:
+    """Make one HTML page of runs, which opens offline; its path is printed."""
+    found = [run for folder in runs for run in find_runs(folder)]
+    place = found[0] if len(found) == 1 else Path.cwd()
+    page = write_report(found, out or place / REPORT).resolve()
+    sys.stdout.write(f"{page}\n")
+    if show and not webbrowser.open(page.as_uri()):
+        sys.stderr.write(f"no browser was found; open {page} yourself\n")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,29 +1,26 @@
-"""Run a preset or a method: ``python -m simulations.run gcfl-plus-proteins``.
-
-Exits with 0 if every run completed, 1 if one failed, 2 if nothing could be started,
-130 after Ctrl-C or SIGTERM.
-"""
+"""``fedgraph run``: run a preset or a method, once per seed."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import multiprocessing
 import os
-import sys
+import shlex
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedgraph_flwr.core.command import command, handled_signals
+from fedgraph_flwr.core.command import handled_signals
 from fedgraph_flwr.core.config import SEVERAL
 from fedgraph_flwr.core.errors import (
     ConfigError,
@@ -34,7 +31,7 @@ from fedgraph_flwr.core.errors import (
 from fedgraph_flwr.core.files import project_root
 from fedgraph_flwr.core.plugins import is_plugin
 from fedgraph_flwr.core.process import end_with_parent
-from fedgraph_flwr.core.rules import Value
+from fedgraph_flwr.core.rules import Value, toml_value
 from fedgraph_flwr.core.words import BY_HAND
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
@@ -45,7 +42,29 @@ from .inline import run_inline
 from .presets import load_preset
 
 _COMPLETED, _FAILED = 0, 1
+N = TypeVar("N", int, float)
 console = Console(stderr=True, highlight=False)
+
+
+KeyValues = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the run config."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """By which means runs are made."""
+
+    inline: bool = False
+    nodes: int = 2
+    gpus: float = 0.0
+    jobs: int = 1
+
+
+def read_settings(given: Iterable[str] | None) -> dict[str, Value]:
+    """Read ``KEY=VALUE ...``; the last of a key counts."""
+    return dict(map(parse_assignment, given or ()))
 
 
 def parse_assignment(text: str) -> tuple[str, Value]:
@@ -58,33 +77,25 @@ def parse_assignment(text: str) -> tuple[str, Value]:
     """
     key, separator, raw = text.partition("=")
     if not separator or not key.strip():
-        raise ConfigError(f"--set needs key=value, got {text!r}")
+        raise ConfigError(f"a setting is written KEY=VALUE, got {text!r}")
     try:
         value = tomllib.loads(f"v = {raw}")["v"]
     except tomllib.TOMLDecodeError:
         value = raw
     if not isinstance(value, bool | int | float | str):
         raise ConfigError(
-            f"--set {key}: {raw!r} is not a text, number, true or false{SEVERAL}"
+            f"{key}: {raw!r} is not a text, number, true or false{SEVERAL}"
         )
     return key.strip(), value
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add ``--set``, which gives a list of keys and values."""
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE",
-        type=parse_assignment, help="override a run-config key; may be repeated",
-    )  # fmt: skip
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Read ``10,42,79``."""
+def numbers(option: str, text: str, kind: Callable[[str], N] = int) -> list[N]:
+    """Read ``10,42,79``; nothing is no number."""
     try:
-        return [int(part) for part in text.split(",")]
+        return [kind(part) for part in text.split(",") if text]
     except ValueError as error:
         raise ConfigError(
-            f"--seeds needs ints separated by commas, got {text!r}"
+            f"{option} needs numbers separated by commas, got {text!r}"
         ) from error
 
 
@@ -101,7 +112,9 @@ def start_from(name: str) -> dict[str, Value]:
     return load_preset(name, also=METHODS)
 
 
-def plan(arguments: argparse.Namespace) -> list[dict[str, Value]]:
+def plan(
+    name: str, own: Mapping[str, Value], *, seeds: str = "", results: Path | None = None
+) -> list[dict[str, Value]]:
     """Return the run-config overrides of each run; all are checked before one starts.
 
     Raises
@@ -109,17 +122,16 @@ def plan(arguments: argparse.Namespace) -> list[dict[str, Value]]:
     ConfigError
         Unknown preset, bad assignment, or a configuration that ``resolve`` refuses.
     """
-    own = dict(arguments.set)
-    common = {**start_from(arguments.preset), **own}
-    if arguments.results:
+    common = {**start_from(name), **own}
+    if results:
         if "results-dir" in common:
-            raise ConfigError("give either --results or --set results-dir, not both")
-        common["results-dir"] = str(arguments.results.resolve())
+            raise ConfigError("give either --results or results-dir=..., not both")
+        common["results-dir"] = str(results.resolve())
     runs = [{"results-dir": str(project_root() / "results"), **common}]
-    if arguments.seeds:
+    if seeds:
         if "seed" in own:
-            raise ConfigError("give either --seeds or --set seed, not both")
-        runs = [{**runs[0], "seed": seed} for seed in parse_seeds(arguments.seeds)]
+            raise ConfigError("give either --seeds or seed=..., not both")
+        runs = [{**runs[0], "seed": seed} for seed in numbers("--seeds", seeds)]
     return [_read_or_set(overrides, own) for overrides in runs]
 
 
@@ -132,20 +144,20 @@ def _read_or_set(
 
 
 def execute(
-    runs: list[dict[str, Value]], arguments: argparse.Namespace
+    runs: list[dict[str, Value]], how: How
 ) -> Iterator[tuple[Mapping[str, Value], Path | Exception]]:
     """Yield each run with its results folder, or with what went wrong."""
-    if arguments.jobs == 1:
+    if how.jobs == 1:
         for overrides in runs:
-            yield overrides, _one(overrides, arguments)
+            yield overrides, _one(overrides, how)
         return
     context = multiprocessing.get_context("spawn")
     waiting, running = list(runs), dict[Connection, tuple[SpawnProcess, Any]]()
     try:
         while waiting or running:
-            while waiting and len(running) < arguments.jobs:
+            while waiting and len(running) < how.jobs:
                 ours, theirs = context.Pipe(duplex=False)
-                given = theirs, waiting[0], arguments
+                given = theirs, waiting[0], how
                 process = context.Process(target=_beside, args=given)
                 process.start()
                 theirs.close()
@@ -167,13 +179,11 @@ def execute(
             process.join()
 
 
-def _one(
-    overrides: Mapping[str, Value], arguments: argparse.Namespace
-) -> Path | Exception:
+def _one(overrides: Mapping[str, Value], how: How) -> Path | Exception:
     try:
-        if arguments.engine == "inline":
-            return run_inline(overrides, num_nodes=arguments.nodes)
-        return run_flower(overrides, num_nodes=arguments.nodes, num_gpus=arguments.gpus)
+        if how.inline:
+            return run_inline(overrides, num_nodes=how.nodes)
+        return run_flower(overrides, num_nodes=how.nodes, num_gpus=how.gpus)
     except FedGraphError as error:
         return error
     except Exception as error:  # a fault of ours; the other seeds are run all the same
@@ -181,16 +191,14 @@ def _one(
         return RunFailedError(full_reason(error))
 
 
-def _beside(
-    pipe: Connection, overrides: Mapping[str, Value], arguments: argparse.Namespace
-) -> None:
+def _beside(pipe: Connection, overrides: Mapping[str, Value], how: How) -> None:
     """Run in a process of its own, which its parent stops by SIGTERM."""
     os.setsid()  # the terminal's Ctrl-C is for the parent alone
     end_with_parent()
     logging.getLogger("flwr").addFilter(named(_seed(overrides)))
     with handled_signals():
         try:
-            pipe.send(_one(overrides, arguments))
+            pipe.send(_one(overrides, how))
         except KeyboardInterrupt:
             pipe.send(RunFailedError(BY_HAND))
 
@@ -209,103 +217,92 @@ def _seed(overrides: Mapping[str, Value]) -> Value:
     return overrides.get("seed", defaults()["seed"])
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.run",
-        description="Run a preset or a method, once per seed.",
-        epilog="List of presets: python -m simulations.presets [PART OF A NAME]."
-        " Own molecules: fedavg --set dataset=smiles-csv"
-        " --set data-dir=/abs/folder --engine inline",
-    )
-    parser.add_argument(
-        "preset",
-        metavar="PRESET|METHOD",
-        help="a preset of simulations/presets, or a method, e.g. fedavg or your own"
-        " fgx:METHOD in plugins/fgx.py, whose settings are the defaults and what --set"
-        " says",
-    )
-    parser.add_argument("--seeds", default="", help="run seeds, e.g. 10,42,79")
-    add_settings(parser)
-    parser.add_argument(
-        "--nodes", type=int, default=2, help="SuperNodes to simulate (default 2)"
-    )
-    parser.add_argument(
-        "--results", type=Path,
-        help="folder for results (default: the project's results/)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--engine", choices=("flower", "inline"), default="flower",
-        help="flower: flwr run with Ray; inline: everything in this process",
-    )  # fmt: skip
-    parser.add_argument(
-        "--gpus", type=float, default=0.0,
-        help="share of a GPU per actor, e.g. 0.1 (flower engine)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--jobs", type=int, default=1, help="runs side by side (inline engine only)"
-    )
-    parser.add_argument(
-        "--plan", action="store_true",
-        help="start nothing; say about how many actors, how much memory and time a run"
-        " takes, from two rounds of a few clients",
-    )  # fmt: skip
-    return parser
+def run(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A method, a preset (fedgraph presets lists them), or a method of your"
+            " own: fgx:METHOD of plugins/fgx.py. What is both is the method."
+        ),
+    ],
+    settings: KeyValues = None,
+    *,
+    inline: Annotated[
+        bool, typer.Option("--inline", help="Everything in this process, without Ray.")
+    ] = False,
+    seeds: Annotated[str, typer.Option(help="Run seeds, e.g. 10,42,79.")] = "",
+    results: Annotated[
+        Path | None, typer.Option(help="Folder for results (else results/ here).")
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="SuperNodes to simulate.")] = 2,
+    gpus: Annotated[
+        float, typer.Option(help="Share of a GPU per Ray actor, e.g. 0.1.")
+    ] = 0.0,
+    jobs: Annotated[int, typer.Option(help="Runs side by side, with --inline.")] = 1,
+    plan_only: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Start nothing: say how many actors, how much memory and time a run"
+            " takes, from two rounds of a few clients.",
+        ),
+    ] = False,
+) -> int:
+    """Run a method or a preset, once per seed, by Flower's simulation or inline.
 
-
-@command
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line; see the module."""
-    arguments = make_parser().parse_args(argv)
-    if arguments.jobs < 1 or arguments.nodes < 1:
+    The exit code is 0 if every run completed, 1 if one failed, 2 if nothing could be
+    started, 130 after Ctrl-C or SIGTERM.
+    """
+    how = How(inline=inline, nodes=nodes, gpus=gpus, jobs=jobs)
+    if jobs < 1 or nodes < 1:
         raise ConfigError("--jobs and --nodes must be at least 1")
-    if not arguments.gpus >= 0:  # NaN is not, either
+    if not gpus >= 0:  # NaN is not, either
+        raise ConfigError(f"--gpus must be a share of a GPU, at least 0, got {gpus:g}")
+    if jobs > 1 and not inline:
+        raise ConfigError("--jobs needs --inline: Flower shares one machine")
+    if gpus and inline:
         raise ConfigError(
-            f"--gpus must be a share of a GPU, at least 0, got {arguments.gpus:g}"
-        )
-    if arguments.jobs > 1 and arguments.engine != "inline":
-        raise ConfigError("--jobs needs --engine inline: Flower shares one machine")
-    if arguments.gpus and arguments.engine != "flower":
-        raise ConfigError(
-            "--gpus needs --engine flower, whose actors share a GPU; inline, --set"
+            "--gpus is for Flower's actors, which share a GPU; with --inline,"
             " device=cuda gives the one process all of it"
         )
-    runs = plan(arguments)
-    if arguments.gpus and not arguments.plan:  # which looks by itself
-        num_actors(machines(), nodes=arguments.nodes, gpus=arguments.gpus)
-    if arguments.plan:
-        _tell_plan(runs, arguments)
+    runs = plan(name, read_settings(settings), seeds=seeds, results=results)
+    if gpus and not plan_only:  # which looks by itself
+        num_actors(machines(), nodes=nodes, gpus=gpus)
+    if plan_only:
+        _tell_plan(runs, how)
         return _COMPLETED
-    return _tell(runs, arguments)
+    if not inline:
+        console.print(f"[dim]{escape(flower_line(runs[0]))}[/]", soft_wrap=True)
+    return _tell(name, runs, how)
 
 
-def _tell_plan(runs: list[dict[str, Value]], arguments: argparse.Namespace) -> None:
+def flower_line(overrides: Mapping[str, Value]) -> str:
+    """Write the line that starts the same run by Flower's own command."""
+    words = " ".join(f"{k}={toml_value(v)}" for k, v in overrides.items())
+    return f"flwr run . --run-config {shlex.quote(words)}"
+
+
+def _tell_plan(runs: list[dict[str, Value]], how: How) -> None:
     """Print what one of the runs would take, and how many there are."""
     from .planning import describe_plan  # here: what it imports is for it alone
 
-    words = describe_plan(
-        runs[0], engine=arguments.engine, nodes=arguments.nodes, gpus=arguments.gpus
-    )
+    words = describe_plan(runs[0], inline=how.inline, nodes=how.nodes, gpus=how.gpus)
     console.print(escape(words), soft_wrap=True)
     if len(runs) > 1:
-        console.print(f"There are {len(runs)} such runs, {arguments.jobs} at a time.")
+        console.print(f"There are {len(runs)} such runs, {how.jobs} at a time.")
 
 
-def _tell(runs: list[dict[str, Value]], arguments: argparse.Namespace) -> int:
+def _tell(what: str, runs: list[dict[str, Value]], how: How) -> int:
     """Execute runs, say how each of them ended, and return the exit code."""
     code = _COMPLETED
-    for overrides, outcome in execute(runs, arguments):
-        what = arguments.preset
+    for overrides, outcome in execute(runs, how):
+        about = what
         if what in METHODS or is_plugin(what):
-            what += f" on {overrides.get('dataset', defaults()['dataset'])}"
+            about += f" on {overrides.get('dataset', defaults()['dataset'])}"
         word = "[green]completed[/]"
         if isinstance(outcome, Exception):
             word, code = "[red]failed[/]", _FAILED
-        facts = f"{what} seed {_seed(overrides)}: {outcome}"
+        facts = f"{about} seed {_seed(overrides)}: {outcome}"
         # Lines are not broken, so that paths can be copied.
         console.print(f"{word}: {escape(facts)}", soft_wrap=True)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

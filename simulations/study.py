@@ -1,4 +1,4 @@
-"""Tables of a study: ``python -m simulations.study fgcl [DIR ...] [--csv FILE]``.
+"""``fedgraph study``: tables of a study.
 
 A study (``studies/<name>.toml``) lists tables: which presets are their rows, which
 pairs of rows are subtracted, what the paper reports. Runs are paired by seed and split
@@ -8,17 +8,17 @@ runs' folders are gone. ``--page`` writes them as a page, ``--figures`` draws th
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fedgraph_flwr.core.command import command
+import click
+import typer
+
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError, unknown_name
 from fedgraph_flwr.core.files import write_text
 from fedgraph_flwr.view.style import GREY, PALETTE, bare, finish, line, save
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+_STUDIES = click.Choice(sorted(path.stem for path in FOLDER.glob("*.toml")))
 ROW_INCHES = 0.22
 COLOURS = {"shown": PALETTE[2], "contradicted": PALETTE[1]}
 CAPTION = (
@@ -196,40 +197,55 @@ def draw_curve(curve: Curve, lines: dict[str, Points], path: Path) -> Path:
     return save(figure, path)
 
 
-@command
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; returns its exit code (2: nothing to show, or refused)."""
-    options = _parser().parse_intermixed_args(arguments)
-    if options.rule and options.page:
+def study(
+    name: Annotated[str, typer.Argument(metavar="STUDY", click_type=_STUDIES)],
+    folders: Annotated[list[Path] | None, typer.Argument(metavar="[DIR]...")] = None,
+    *,
+    csv: Annotated[
+        Path | None, typer.Option(help="Results to read, and to add these runs to.")
+    ] = None,
+    rule: Annotated[
+        str, typer.Option(metavar="MEASURE", help="Of differences: a column of CSV.")
+    ] = "",
+    controls: Annotated[
+        bool,
+        typer.Option("--controls", help="Add rows without training (needs the data)."),
+    ] = False,
+    page: Annotated[
+        Path | None, typer.Option(metavar="MD", help="Write the tables to this page.")
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw figures into this folder.")
+    ] = None,
+) -> int:
+    """Make the tables of a study from folders of runs; differences paired by seeds."""
+    if rule and page:
         raise ConfigError("--page has the rule of the study's file; leave --rule out")
     out, err = consoles()
-    study = load_study(options.study)
-    results, problems = collect(study, options)
+    of = load_study(name)
+    results, problems = collect(of, folders or [], csv, with_controls=controls)
     tell_unused(problems, err)
-    if options.csv is not None and (options.folders or options.controls):
-        frame.write(options.csv, results)
-        results = frame.read(options.csv)  # of as many digits as a later reader sees
-    study = replace(study, rule=_check_rule(options.rule or study.rule, results))
+    if csv is not None and (folders or controls):
+        frame.write(csv, results)
+        results = frame.read(csv)  # of as many digits as a later reader sees
+    of = replace(of, rule=_check_rule(rule or of.rule, results))
     found = by_row(results)
-    if options.page is None:
-        tell_unused(
-            [f"{r}: in no table of {study.name}" for r in rest(study, found)], err
-        )
-        text = "\n\n".join(
-            markdown(r.title, r.parts) for r in make_reports(study, found)
-        )
+    if page is None:
+        tell_unused([f"{r}: in no table of {of.name}" for r in rest(of, found)], err)
+        text = "\n\n".join(markdown(r.title, r.parts) for r in make_reports(of, found))
         out.out(text)
     else:
-        text = page(study, found, options.page, options.csv)
-        write_text(options.page, text)
-        err.out(f"written: {options.page}")
-    if options.figures is not None:
-        for path in draw_study(study, found, options.figures):
+        write_text(page, page_text(of, found, page, csv))
+        err.out(f"written: {page}")
+    if figures is not None:
+        for path in draw_study(of, found, figures):
             err.out(f"drawn: {path}")
     return 0
 
 
-def collect(study: Study, options: argparse.Namespace) -> tuple[Table, list[str]]:
+def collect(
+    study: Study, folders: Sequence[Path], csv: Path | None, *, with_controls: bool
+) -> tuple[Table, list[str]]:
     """Gather results from the file, the folders and the controls.
 
     Returns
@@ -244,14 +260,14 @@ def collect(study: Study, options: argparse.Namespace) -> tuple[Table, list[str]
         There is no result, or results are of different data.
     """
     results, problems = frame.table([]), list[str]()
-    if options.csv is not None and options.csv.exists():
-        results = frame.read(options.csv)
-    if options.folders:
-        found = find_runs(options.folders)
+    if csv is not None and csv.exists():
+        results = frame.read(csv)
+    if folders:
+        found = find_runs(folders)
         check_same_data(found.runs)
         new, problems = read_results(found, per_client=study.spread == "clients")
         results = frame.merge(results, new)
-    if options.controls:
+    if with_controls:
         results = frame.merge(results, control_results(results, study.controls))
     if results.empty:
         words = "".join(f"\n  {problem}" for problem in problems)
@@ -268,7 +284,7 @@ def _check_rule(rule: str, results: Table) -> str:
     return rule
 
 
-def page(study: Study, found: Rows, place: Path, csv: Path | None) -> str:
+def page_text(study: Study, found: Rows, place: Path, csv: Path | None) -> str:
     """Write all tables of a study as a page for ``place``, made from ``csv``.
 
     Results in no table of the study stand in a table of their own at the end.
@@ -288,7 +304,7 @@ def page(study: Study, found: Rows, place: Path, csv: Path | None) -> str:
     head = [
         f"# Tables of runs: {name}",
         paragraph(
-            f"Made by `python -m simulations.study {name} {given} --page"
+            f"Made by `fedgraph study {name} {given} --page"
             f" {place.as_posix()}`{source}; do not edit. What the tables say:"
             f" [results](../results-{name}.md)."
         ),
@@ -300,39 +316,3 @@ def page(study: Study, found: Rows, place: Path, csv: Path | None) -> str:
 def rest(study: Study, found: Rows) -> list[str]:
     """Rows of the results that stand in no table."""
     return sorted(set(found) - {row for table in study.tables for row in table.rows})
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.study",
-        description="Tables of a study, differences paired by seeds.",
-    )
-    names = sorted(path.stem for path in FOLDER.glob("*.toml"))
-    parser.add_argument("study", choices=names, help="name of the study")
-    parser.add_argument(
-        "folders", metavar="DIR", nargs="*", type=Path, help="folders with runs"
-    )
-    parser.add_argument(
-        "--csv", type=Path, help="file of results to read, and to add these runs to"
-    )
-    parser.add_argument(
-        "--rule",
-        metavar="MEASURE",
-        help="measure of differences, a column of the file (default: the study's)",
-    )
-    parser.add_argument(
-        "--controls",
-        action="store_true",
-        help="add rows without training to results of embeddings (needs the data)",
-    )
-    parser.add_argument(
-        "--page", type=Path, metavar="MD", help="write the tables to this page"
-    )
-    parser.add_argument(
-        "--figures", type=Path, metavar="DIR", help="draw figures into this folder"
-    )
-    return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

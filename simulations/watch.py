@@ -1,20 +1,15 @@
-"""Draw a run's state in the terminal: ``python -m simulations.watch RUN``.
-
-RUN is a results folder, or a folder of runs, of which the newest is watched. The
-command only reads files and ends with the run: 0 if it completed, 1 if it failed, 2 if
-there is none, 130 after Ctrl-C or SIGTERM.
-"""
+"""``fedgraph watch``: draw a run's state in the terminal; it only reads files."""
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Annotated
 
+import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
@@ -22,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedgraph_flwr.core.command import STOPPED, command
+from fedgraph_flwr.core.command import STOPPED
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.words import duration, visible
 from fedgraph_flwr.results.reader import CONFIG, ROUNDS, TIMES, blaming
@@ -134,7 +129,7 @@ def _last_news(folder: Path) -> float:
     return max(found, default=0.0)
 
 
-def watch(run: Path, console: Console, *, every_s: float, once: bool) -> int:
+def follow(run: Path, console: Console, *, every_s: float, once: bool) -> int:
     """Draw until the run ends, or once; returns the exit code."""
     view = gather([run])[0]
     with Live(console=console, auto_refresh=False) as live:
@@ -156,25 +151,21 @@ def watch(run: Path, console: Console, *, every_s: float, once: bool) -> int:
     return int(view.status == "failed")
 
 
-@command
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; see the module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.watch",
-        description="Draw the state of a run while it goes on.",
-    )
-    parser.add_argument("run", type=Path, metavar="RUN")
-    parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS")
-    parser.add_argument("--once", action="store_true", help="draw the state and end")
-    options = parser.parse_args(argv)
-    if not options.every > 0:
-        raise ConfigError(f"--every needs a number > 0, got {options.every}")
+def watch(
+    run: Annotated[
+        Path, typer.Argument(help="A run's folder, or one of several: the newest.")
+    ],
+    *,
+    every: Annotated[float, typer.Option(metavar="SECONDS")] = 1.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Draw it once, and end.")
+    ] = False,
+) -> int:
+    """Draw the state of a run while it goes on; 1 if it failed."""
+    if not every > 0:
+        raise ConfigError(f"--every needs a number > 0, got {every}")
     try:
-        run = max(find_runs(options.run), key=_last_news)
-        return watch(run, Console(), every_s=options.every, once=options.once)
+        chosen = max(find_runs(run), key=_last_news)
+        return follow(chosen, Console(), every_s=every, once=once)
     except KeyboardInterrupt:
         return STOPPED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

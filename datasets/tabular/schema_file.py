@@ -291,8 +291,8 @@ def read_schema(path: Path) -> Schema:
     if not path.is_file():
         raise DataError(
             f"there is no schema {path}; copy the schema.toml that all sites share to"
-            " this place, or make one from one site's data: python -m"
-            f" fedgraph_flwr.site schema {path.parent} --out {path}"
+            " this place, or make one from one site's data: fedgraph site schema"
+            f" {path.parent} --out {path}"
         )
     try:
         text = json.dumps(read_toml(path), default=str)  # JSON has no Python classes

@@ -158,7 +158,7 @@ def site_name(node: NodeConfig) -> str:
 def trusted_peers(node: NodeConfig) -> dict[int, str] | None:
     """Fingerprints of other clients' keys, given by the operator; None if none is.
 
-    In groups of four, as ``python -m simulations.fingerprint`` prints them.
+    In groups of four, as ``fedgraph site fingerprint`` prints them.
 
     Raises
     ------
@@ -175,8 +175,8 @@ def trusted_peers(node: NodeConfig) -> dict[int, str] | None:
             raise ConfigError(
                 f"node-config {PEERS} must be client:fingerprint, 32 hexadecimal digits"
                 " with or without spaces, separated by commas, each client once; got"
-                f" {entry.strip()!r}. Neighbours' operators print theirs with python -m"
-                " simulations.fingerprint"
+                f" {entry.strip()!r}. Neighbours' operators print theirs with"
+                " fedgraph site fingerprint"
             )
         words = [match[2][i : i + 4] for i in range(0, 32, 4)]
         found[int(match[1])] = " ".join(words)

@@ -236,7 +236,7 @@ class Tracking:
             log(
                 WARNING,
                 "tracker %s broke down (%s: %s); the run goes on without it. When it"
-                " has ended: python -m simulations.track %s --to %s",
+                " has ended: fedgraph track %s --to %s",
                 self._name,
                 type(error).__name__,
                 error,

@@ -1,1 +1,1 @@
-"""Commands for the operator of a site: ``python -m fedgraph_flwr.site COMMAND``."""
+"""Commands for the operator of a site: ``fedgraph site COMMAND``."""

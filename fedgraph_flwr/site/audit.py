@@ -1,21 +1,16 @@
-"""Check that an audit log is whole, and that it agrees with the server's.
-
-Each line of a log holds the hash of the line before it, so that a line that was
-changed, removed or moved is named. The chain cannot show that the last lines were cut
-off, or that the owner wrote the whole log anew: the server's log can, which holds the
-head that the site told with every reply.
-"""
+"""``fedgraph site audit``: is a log whole, and does it agree with the server's."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from fedgraph_flwr.core.audit_log import (
     ANSWERED,
@@ -30,6 +25,8 @@ from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.files import inert
 from fedgraph_flwr.core.words import at_most
 from fedgraph_flwr.results.progress import ENDED, RECEIVED, RUN
+
+from .findings import AsJson
 
 Key = tuple[Any, ...]
 Lines = Sequence[Mapping[str, Any]]
@@ -55,44 +52,50 @@ _COLUMNS = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of ``audit``."""
-    parser.add_argument(
-        "log",
-        nargs="+",
-        type=Path,
-        help="audit.jsonl of a site's state-dir, or of a server's results folder; of"
-        " one that was moved away in parts all parts, the oldest first",
-    )
-    parser.add_argument(
-        "--server",
-        type=Path,
-        metavar="LOG",
-        help="a copy of the server's audit.jsonl, to compare the site's with",
-    )
-    parser.add_argument(
-        "--csv", action="store_true", help="write the site's answers as CSV instead"
-    )
+def audit(
+    log: Annotated[
+        list[Path],
+        typer.Argument(
+            help="audit.jsonl of a site's state-dir, or of a server's results folder;"
+            " of one that was moved away in parts all parts, the oldest first."
+        ),
+    ],
+    *,
+    server: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="LOG",
+            help="A copy of the server's audit.jsonl, to compare the site's with.",
+        ),
+    ] = None,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Write the site's answers as CSV instead.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Check that an audit log is whole, and that it agrees with the server's.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Check, compare and print; 0 if all is well, 1 if there are problems."""
-    logs = {path: _read(path) for path in args.log}
+    Each line of a log holds the hash of the line before it, so that a line that was
+    changed, removed or moved is named. The chain cannot show that the last lines were
+    cut off, or that the owner wrote the whole log anew: the server's log can, which
+    holds the head that the site told with every reply.
+    """
+    logs = {path: _read(path) for path in log}
     read = [*logs.items()]
-    if args.server:
-        read.append((args.server, _read(args.server)))
-    problems = [(f"{path}: {p}", _RESTORE) for path, log in read for p in log.problems]
-    notices = [f"{path}: {n}" for path, log in read for n in log.notices]
-    if args.server:
+    if server:
+        read.append((server, _read(server)))
+    problems = [(f"{path}: {p}", _RESTORE) for path, one in read for p in one.problems]
+    notices = [f"{path}: {n}" for path, one in read for n in one.notices]
+    if server:
         differences, missing = compare(list(logs.values()), read[-1][1])
         problems += [(words, _ASK) for words in differences]
         notices += missing
-    if args.csv:
+    if as_csv:
         _write_csv(logs.values())
-    elif args.json:
+    elif as_json:
         print(json.dumps(_summary(logs, problems, notices), indent=2))
     else:
-        _print_all(logs, problems, notices, args.server)
+        _print_all(logs, problems, notices, server)
     return 1 if problems else 0
 
 

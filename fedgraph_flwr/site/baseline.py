@@ -1,16 +1,7 @@
-"""Train alone on this site's data, and after a run read whether joining it paid.
-
-Before a run: baseline FOLDER --run-config '...' --out ALONE trains by the protocol of
-the run, without the others and without noise, and keeps the model and its score.
-
-After it: baseline FOLDER --out ALONE --against MODEL compares with the model that this
-site keeps of the run, <state-dir>/<experiment>/client-<id>/model, on the test items of
-this site. Nobody else is told.
-"""
+"""``fedgraph site baseline``: train alone, and read whether joining a run paid."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import logging
@@ -24,9 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import stdtrit
@@ -48,6 +40,7 @@ from ..results.model_files import FOLDER
 from ..trained import load_model
 from ..trained.model import SCALED, Predictions, check_plugin
 from ..trained.model_folder import PLACES, read_about
+from .findings import AsJson
 
 LEVEL = 0.95
 NUM_DRAWS = 2000
@@ -291,53 +284,76 @@ _OWN = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="this site's data")
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="ALONE",
-        help="folder of the model trained alone; with --against it may exist",
-    )  # fmt: skip
-    add_run_config(parser)
-    parser.add_argument(
-        "--against", type=Path, metavar="MODEL",
-        help="model folder of the run, to compare with",
-    )  # fmt: skip
-    parser.add_argument(
-        "--model", default="", metavar="NAME", help="which of several models of MODEL"
-    )
-    parser.add_argument(
-        "--client", type=int, metavar="ID",
-        help="id of this site's client in the run (default: that of MODEL, else 0)",
-    )  # fmt: skip
-    parser.add_argument("--cache-dir", default="", help="folder for converted data")
+RunConfig = Annotated[
+    str,
+    typer.Option(
+        metavar="CONFIG",
+        help="The run config of the run, as for flwr run: text or a TOML file.",
+    ),
+]
 
 
-def run(args: argparse.Namespace) -> int:
-    """Train alone, or compare, or both."""
-    config = _config(args)
-    client = _client(args)
-    if args.out.exists() and not args.against:
+def baseline(
+    folder: Annotated[Path, typer.Argument(readable=False, help="This site's data.")],
+    *,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="ALONE",
+            help="Folder of the model trained alone; with --against it may exist.",
+        ),
+    ],
+    run_config: RunConfig = "",
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="MODEL", help="Model folder of the run, to compare with."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="Which of several models of MODEL.")
+    ] = "",
+    client: Annotated[
+        int | None,
+        typer.Option(
+            metavar="ID",
+            help="Id of this site's client in the run (else that of MODEL, else 0).",
+        ),
+    ] = None,
+    cache_dir: Annotated[str, typer.Option(help="Folder for converted data.")] = "",
+    as_json: AsJson = False,
+) -> int:
+    """Train alone on this site's data, and after a run read whether joining it paid.
+
+    Before a run: baseline FOLDER --run-config '...' --out ALONE trains by the protocol
+    of the run, without the others and without noise, and keeps the model and its score.
+
+    After it: baseline FOLDER --out ALONE --against MODEL compares with the model that
+    this site keeps of the run, <state-dir>/<experiment>/client-<id>/model, on the test
+    items of this site. Nobody else is told.
+    """
+    config = _config(run_config, against)
+    whose = _client(client, against)
+    if out.exists() and not against:
         raise ConfigError(
-            f"--out {args.out} is there already; choose another folder, or add"
+            f"--out {out} is there already; choose another folder, or add"
             " --against MODEL to compare with what is in it"
         )
-    if not args.out.exists():
-        _check_place(args.out)
-        _train(config, client, args)
-    if not args.against:
+    if not out.exists():
+        _check_place(out)
+        facts = _train(config, whose, folder, out, cache_dir)
+        if not as_json:
+            print(facts.words)
+        elif not against:
+            print(json.dumps(facts.as_json))
+    if not against:
         return 0
-    _check_protocol(config, args.out)
-    seed = int(str(config["seed"]))
+    _check_protocol(config, out)
     predicted = [
-        load_model(path, name, cache_dir=args.cache_dir).predict_test(
-            args.folder, client=client
-        )
-        for path, name in ((args.against, args.model), (args.out, ""))
+        load_model(path, name, cache_dir=cache_dir).predict_test(folder, client=whose)
+        for path, name in ((against, model), (out, ""))
     ]
-    _tell(compare(*predicted, seed=seed), as_json=args.json)
+    _tell(compare(*predicted, seed=int(str(config["seed"]))), as_json=as_json)
     errors, errors_alone = (p.by_target() for p in predicted)
-    for target, error in errors.items() if not args.json else ():
+    for target, error in errors.items() if not as_json else ():
         print(f"{target}: alone {errors_alone[target]:.4f}, federated {error:.4f}")
     return 0
 
@@ -352,15 +368,15 @@ def _check_place(out: Path) -> None:
         )
 
 
-def _config(args: argparse.Namespace) -> dict[str, Any]:
+def _config(run_config: str, against: Path | None) -> dict[str, Any]:
     """Give the resolved config of the run that is joined or not."""
-    if args.against:
-        if args.run_config:
+    if against:
+        if run_config:
             raise ConfigError("give --run-config or --against: MODEL has its config")
-        config = dict(read_about(args.against).config)
+        config = dict(read_about(against).config)
         check_plugin("dataset", str(config["dataset"]))
-    elif args.run_config:
-        config = read_run_config(args.run_config).to_config()
+    elif run_config:
+        config = read_run_config(run_config).to_config()
     else:
         raise ConfigError("give --run-config before a run, or --against after it")
     if config["task"] == GRAPH_EMBEDDING.key:
@@ -371,43 +387,50 @@ def _config(args: argparse.Namespace) -> dict[str, Any]:
     return config
 
 
-def _client(args: argparse.Namespace) -> int:
-    if args.client is not None or not args.against:
-        return args.client or 0
-    about = read_about(args.against)
+def _client(client: int | None, against: Path | None) -> int:
+    if client is not None or not against:
+        return client or 0
+    about = read_about(against)
     owners = sorted({c for ids in about.models.values() for c in ids})
     if len(owners) != 1:
         raise ConfigError(
-            f"{args.against} has models of clients {owners}; say which is this site's"
+            f"{against} has models of clients {owners}; say which is this site's"
             " by --client ID"
         )
     return owners[0]
 
 
-def _train(config: dict[str, Any], client: int, args: argparse.Namespace) -> None:
+class _Alone(NamedTuple):
+    """What came of training alone, for people and programs."""
+
+    words: str
+    as_json: dict[str, Any]
+
+
+def _train(
+    config: dict[str, Any], client: int, folder: Path, out: Path, cache_dir: str
+) -> _Alone:
     shared = {k: v for k, v in config.items() if k in RunSettings.config_fields()}
     of_task = METHODS["local"]
     keys = {k for task in of_task.clients for k in task.settings.config_fields()}
     alone = {**shared, **{k: v for k, v in config.items() if k in keys}}
     alone |= {"method": "local", "dry-run": False}
     resolved = resolve({**defaults(), **alone})
-    settings = own_settings(resolved, args.folder, args.cache_dir)
+    settings = own_settings(resolved, folder, cache_dir)
     datasets.check_hosted(settings, [client])
     datasets.load_partition(settings, client)  # says what is wrong in full
-    own = {"cache-dir": args.cache_dir, PLUGINS: ",".join(named_in(alone).values())}
-    with run_one(alone, args.folder, client, own) as (_, kept):
-        keep(kept, args.out)
-    about, model = read_about(args.out), load_model(args.out, cache_dir=args.cache_dir)
-    found = model.predict_test(args.folder, client=client)
+    own = {"cache-dir": cache_dir, PLUGINS: ",".join(named_in(alone).values())}
+    with run_one(alone, folder, client, own) as (_, kept):
+        keep(kept, out)
+    about, model = read_about(out), load_model(out, cache_dir=cache_dir)
+    found = model.predict_test(folder, client=client)
     rare = rare_items(found)
-    if not args.json:
-        scores = ", ".join(f"{k} {v:.4f}" for k, v in about.scores.items())
-        scores += f" on {len(found.names)} test items ({rare})" if rare else ""
-        print(f"trained alone for {about.rounds} rounds: {scores}; kept in {args.out}")
-    elif not args.against:
-        print(
-            json.dumps({"rounds": about.rounds, "scores": about.scores, "rare": rare})
-        )
+    scores = ", ".join(f"{k} {v:.4f}" for k, v in about.scores.items())
+    scores += f" on {len(found.names)} test items ({rare})" if rare else ""
+    return _Alone(
+        f"trained alone for {about.rounds} rounds: {scores}; kept in {out}",
+        {"rounds": about.rounds, "scores": about.scores, "rare": rare},
+    )
 
 
 def _check_protocol(config: dict[str, Any], out: Path) -> None:
@@ -459,24 +482,16 @@ def _tell(gain: Gain, *, as_json: bool) -> None:
 _PAIR = re.compile(r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|\S+)")
 
 
-def add_run_config(parser: argparse.ArgumentParser) -> None:
-    """Describe the option that :func:`read_run_config` reads."""
-    parser.add_argument(
-        "--run-config", nargs="+", default=[], metavar="CONFIG",
-        help="the run config of the run, as for flwr run: text or a TOML file",
-    )  # fmt: skip
-
-
-def parse_config(given: list[str], option: str) -> dict[str, Any]:
-    """Read keys and values as Flower's commands do: a TOML file, or texts.
+def parse_config(given: str, option: str) -> dict[str, Any]:
+    """Read keys and values as Flower's commands do: a TOML file, or a text.
 
     Raises
     ------
     ConfigError
         Or a text has what Flower passes over, without a word.
     """
-    is_file = given[-1].endswith(".toml")
-    text = "" if is_file else " ".join(given)
+    is_file = given.endswith(".toml")
+    text = "" if is_file else given
     if left := " ".join(_PAIR.sub(" ", text).replace(",", " ").split()):
         raise ConfigError(
             f"{option} has {shown(left)}, which Flower leaves out without a word; write"
@@ -485,7 +500,7 @@ def parse_config(given: list[str], option: str) -> dict[str, Any]:
         )
     try:
         if is_file:
-            text = Path(given[-1]).expanduser().read_text(encoding="utf-8")
+            text = Path(given).expanduser().read_text(encoding="utf-8")
         else:
             text = "\n".join(f"{key} = {value}" for key, value in _PAIR.findall(text))
         return dict(_flat(tomllib.loads(text)))
@@ -504,7 +519,7 @@ def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
 
 
 def read_run_config(
-    given: list[str], node: Mapping[str, Any] = MappingProxyType({})
+    given: str, node: Mapping[str, Any] = MappingProxyType({})
 ) -> Resolved:
     """Read and check a run config, as ``flwr run --run-config`` takes it.
 

@@ -1,12 +1,7 @@
-"""Check this site before a run: machine, SuperLink, data, one round of training.
-
-Nothing of the data leaves the site: training happens in this process. The SuperLink
-sees a connection and, with a key, a SuperNode that signs on and off at once.
-"""
+"""``fedgraph site check``: machine, SuperLink, data, one round of training."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib.metadata
 import json
@@ -19,11 +14,12 @@ import tomllib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import psutil
 import torch
+import typer
 
 import datasets
 
@@ -40,14 +36,14 @@ from ..node.policy import Policy, agree_at, read_policy
 from ..resolve import Resolved, defaults, resolve
 from ..results.dry_run import REPORT
 from .baseline import (
-    add_run_config,
+    RunConfig,
     own_settings,
     parse_config,
     read_run_config,
     run_one,
 )
-from .check_link import check_link
-from .findings import Findings
+from .check_link import Link, check_link
+from .findings import AsJson, Findings
 
 _GIB = 2**30
 _LEAST_MEMORY, _LEAST_DISK = 2 * _GIB, 2 * _GIB  # torch alone takes half a GiB
@@ -60,37 +56,46 @@ _SHOWN = 5  # of rows that name nodes or graphs which are in no table
 _PLAIN = "fedavg"  # stands in for a method that one client cannot run alone
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line; names are those of flower-supernode."""
-    parser.add_argument(
-        "folder", metavar="FOLDER", type=Path, nargs="?",
-        help="this site's data (default: data-path of --node-config)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--schema", type=Path, metavar="FILE",
-        help="the schema.toml that all sites share, and a copy of which FOLDER has",
-    )  # fmt: skip
-    add_run_config(parser)
-    parser.add_argument(
-        "--node-config", default="", metavar="CONFIG",
-        help="what the SuperNode will be started with",
-    )  # fmt: skip
-    parser.add_argument("--superlink", metavar="HOST:PORT")
-    parser.add_argument("--root-certificates", type=Path, metavar="FILE")
-    parser.add_argument("--auth-supernode-private-key", type=Path, metavar="FILE")
-    parser.add_argument("--insecure", action="store_true", help="without TLS")
-    parser.add_argument(
-        "--line-mbit", type=float, default=10.0, metavar="N",
-        help="speed of this site's line in Mbit/s (default 10); it is not measured",
-    )  # fmt: skip
+def check(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="This site's data (else data-path of --node-config)."),
+    ] = None,
+    *,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The schema.toml that all sites share; FOLDER has a copy of it.",
+        ),
+    ] = None,
+    run_config: RunConfig = "",
+    node_config: Annotated[
+        str,
+        typer.Option(metavar="CONFIG", help="What the SuperNode will be started with."),
+    ] = "",
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT")] = "",
+    root_certificates: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+    auth_supernode_private_key: Annotated[
+        Path | None, typer.Option(metavar="FILE")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS.")] = False,
+    line_mbit: Annotated[
+        float,
+        typer.Option(help="Speed of this site's line in Mbit/s; it is not measured."),
+    ] = 10.0,
+    as_json: AsJson = False,
+) -> int:
+    """Check this site before a run: machine, SuperLink, data, one round of training.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Look at everything that was asked for; print the findings."""
-    if not args.line_mbit > 0:
-        raise ConfigError(f"--line-mbit must be > 0, got {args.line_mbit}")
-    node, table = parse_config([args.node_config], "--node-config"), Findings()
-    resolved = read_run_config(args.run_config, node) if args.run_config else None
+    Nothing of the data leaves the site: training happens in this process. The SuperLink
+    sees a connection and, with a key, a SuperNode that signs on and off at once. The
+    exit code is 1 if there are problems, 2 if something could not be looked at.
+    """
+    if not line_mbit > 0:
+        raise ConfigError(f"--line-mbit must be > 0, got {line_mbit}")
+    node, table = parse_config(node_config, "--node-config"), Findings()
+    resolved = read_run_config(run_config, node) if run_config else None
     with table.looking("versions", "run this in a clone"):
         look_at_versions(table)
     with table.looking("device", "see nvidia-smi"):
@@ -98,9 +103,15 @@ def run(args: argparse.Namespace) -> int:
     _look_at_folders(table, node)
     for words in resolved.warnings if resolved else ():
         table.add("run", f"note: {words}")
-    check_link(table, args)
-    policy = _look_at_node(table, args, node, resolved)
-    if resolved is None and (resolved := _by_schema(args)):
+    link = Link(
+        superlink=superlink,
+        root_certificates=root_certificates,
+        auth_supernode_private_key=auth_supernode_private_key,
+        insecure=insecure,
+    )
+    check_link(table, link)
+    policy = _look_at_node(table, folder, node, resolved)
+    if resolved is None and (resolved := _by_schema(folder, schema)):
         words = "note: no --run-config; the schema says what is read, and fedavg trains"
         table.add("run", words)
         hosted = ",".join(map(str, range(resolved.settings.num_clients)))
@@ -109,8 +120,8 @@ def run(args: argparse.Namespace) -> int:
         logger = logging.getLogger("flwr.fedgraph")
         logger.addFilter(_is_other)
         stack.callback(logger.removeFilter, _is_other)
-        _look_at_data(table, args, node, resolved, policy)
-    print(table.as_json() if args.json else table.as_text())
+        _look_at_data(table, folder, schema, node, resolved, policy, line_mbit)
+    print(table.as_json() if as_json else table.as_text())
     return table.exit_code
 
 
@@ -226,7 +237,7 @@ def _look_at_owner(table: Findings, what: str, folder: Path, may: str) -> None:
 
 def _look_at_node(
     table: Findings,
-    args: argparse.Namespace,
+    folder: Path | None,
     node: Mapping[str, Any],
     resolved: Resolved | None,
 ) -> Policy | None:
@@ -247,7 +258,7 @@ def _look_at_node(
             found = "keys are known; without --run-config nothing says if they allow it"
             table.add(what, found)
             return policy
-        own = {"data-path": str(args.folder)} if args.folder else {}
+        own = {"data-path": str(folder)} if folder else {}
         config = {**defaults(), **resolved.to_config()}
         _, hosted = agree_at({**node, **own}, policy, config)
         ids = ", ".join(map(str, hosted))
@@ -255,19 +266,19 @@ def _look_at_node(
     return policy
 
 
-def _by_schema(args: argparse.Namespace) -> Resolved | None:
+def _by_schema(folder: Path | None, shared: Path | None) -> Resolved | None:
     """Make settings of a run that reads tables by the schema; None without one."""
-    if args.folder is None:
+    if folder is None:
         return None
     try:
-        schema = datasets.read_schema(args.schema or args.folder / "schema.toml")
+        schema = datasets.read_schema(shared or folder / "schema.toml")
     except FedGraphError:
         return None  # if it is there, a finding says so
     config = {
         "method": _PLAIN,
         "dataset": schema.dataset,
         "csv-label-kind": schema.target_kind,
-        "num-clients": datasets.count_clients(args.folder),
+        "num-clients": datasets.count_clients(folder),
         "csv-bad-rows": "refuse",
     }
     return resolve({**defaults(), **config})
@@ -278,18 +289,20 @@ def _by_schema(args: argparse.Namespace) -> Resolved | None:
 
 def _look_at_data(
     table: Findings,
-    args: argparse.Namespace,
+    folder: Path | None,
+    schema: Path | None,
     node: Mapping[str, Any],
     resolved: Resolved | None,
     policy: Policy | None,
+    line_mbit: float,
 ) -> None:
     """Look at schemas and each client's data; if all is well train one round."""
-    given = args.folder or node.get("data-path")
-    if args.folder and not args.folder.exists():
-        table.add("data", f"there is no {args.folder}", "correct FOLDER")
+    given = folder or node.get("data-path")
+    if folder and not folder.exists():
+        table.add("data", f"there is no {folder}", "correct FOLDER")
         return
     if given:
-        _look_at_schema(table, args.schema, Path(given))
+        _look_at_schema(table, schema, Path(given))
     if resolved is None:
         if not table.fails("schema"):
             how = '--schema FILE, or --run-config \'method="..." dataset="..."\''
@@ -319,7 +332,8 @@ def _look_at_data(
         # A policy that refuses the run has been named.
         own = {"cache-dir": cache_dir} if table.fails("node-config") else node
         with table.looking("training", "see the message"):
-            _train_one_round(table, args, resolved, hosted[0], own)
+            place = Path(given or "/")
+            _train_one_round(table, place, resolved, hosted[0], own, line_mbit)
 
 
 def _look_at_schema(table: Findings, shared: Path | None, folder: Path) -> None:
@@ -460,10 +474,11 @@ def fingerprint(graphs: GraphSet, at: int) -> bytes:
 
 def _train_one_round(
     table: Findings,
-    args: argparse.Namespace,
+    folder: Path,
     resolved: Resolved,
     client: int,
     node: Mapping[str, Any],
+    line_mbit: float,
 ) -> None:
     """Train one round without the others; say what it costs in seconds and bytes.
 
@@ -478,7 +493,6 @@ def _train_one_round(
         config |= {"method": _PLAIN}
         own.pop(POLICY, None)  # which is for the run's own method
         note = f", by {_PLAIN}, as {resolved.settings.method} needs neighbours"
-    folder = Path(args.folder or node.get("data-path") or "/")
     with run_one(config, folder, client, own) as (results, _):
         report = json.loads((results / REPORT).read_text())
     if failed := report["failures"]:
@@ -489,10 +503,10 @@ def _train_one_round(
     down, up = spent.get("bytes_down", 0), spent.get("bytes_up", 0)
     found = f"one round of training takes {spent['seconds']:.2f} s here{note}"
     table.add("training", found)
-    seconds = 8 * (down + up) / (args.line_mbit * 1e6)
+    seconds = 8 * (down + up) / (line_mbit * 1e6)
     table.add(
         "line",
         f"{down / 1000:.1f} kB in and {up / 1000:.1f} kB out per round,"
-        f" {seconds:.2f} s at {args.line_mbit:g} Mbit/s; {rounds} rounds"
+        f" {seconds:.2f} s at {line_mbit:g} Mbit/s; {rounds} rounds"
         f" move {(down + up) * rounds / 1e6:.1f} MB",
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import ssl
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -36,40 +36,48 @@ _CURES = {
 }
 
 
-def check_link(table: Findings, args: argparse.Namespace) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """The way to the SuperLink, as the options of ``flower-supernode``."""
+
+    superlink: str
+    root_certificates: Path | None
+    auth_supernode_private_key: Path | None
+    insecure: bool
+
+
+def check_link(table: Findings, link: Link) -> None:
     """Look at the way to the SuperLink; nothing of the site's data is sent.
 
     Parameters
     ----------
     table : Findings
         Gets a row for each step; after one that fails there is none.
-    args : Namespace
-        ``superlink``, ``root_certificates``, ``auth_supernode_private_key`` and
-        ``insecure``, as the options of ``flower-supernode``.
+    link : Link
     """
-    if not args.superlink:
+    if not link.superlink:
         table.skip("SuperLink", "--superlink HOST:PORT --root-certificates ca.crt")
         return
     with table.looking("SuperLink", "check address, line and firewall"):
-        address = _address(args.superlink)
-        _reach(table, address, "" if not args.insecure else ", without TLS")
+        address = _address(link.superlink)
+        _reach(table, address, "" if not link.insecure else ", without TLS")
     if table.fails("SuperLink"):
         return
-    context, accepted = None, args.insecure
-    if not args.insecure:
+    context, accepted = None, link.insecure
+    if not link.insecure:
         cure = "check the port; ask the coordinator what stands before the SuperLink"
         with table.looking("certificate", cure):
-            context = _context(args.root_certificates)
+            context = _context(link.root_certificates)
             accepted = _look_at_certificate(table, address, context)
     if not accepted:
         return  # nothing else passes
     with table.looking("clock", "check the port"):
         _look_at_clock(table, address, context)
-    if args.auth_supernode_private_key is None:
+    if link.auth_supernode_private_key is None:
         table.skip("key", "--auth-supernode-private-key FILE")
         return
     with table.looking("key", "start a SuperNode with this key and read its log"):
-        _look_at_key(table, args)
+        _look_at_key(table, link, link.auth_supernode_private_key)
 
 
 def _address(superlink: str) -> tuple[str, int]:
@@ -161,17 +169,17 @@ def _look_at_clock(
     table.add("clock", f"{skew:+.1f} s from that of the SuperLink", cure)
 
 
-def _look_at_key(table: Findings, args: argparse.Namespace) -> None:
+def _look_at_key(table: Findings, link: Link, path: Path) -> None:
     """Sign on with the site's key, and off at once."""
-    path: Path = args.auth_supernode_private_key
-    private, roots = _read_key(path), args.root_certificates
-    if roots is None and not args.insecure:
-        roots = ssl.get_default_verify_paths().cafile
+    private, roots = _read_key(path), link.root_certificates
+    trusted = None if roots is None else str(roots)
+    if roots is None and not link.insecure:
+        trusted = ssl.get_default_verify_paths().cafile
     answer = sign_on(
-        args.superlink,
+        link.superlink,
         private,
-        insecure=args.insecure,
-        roots=None if roots is None else str(roots),
+        insecure=link.insecure,
+        roots=trusted,
     )
     if answer is None:
         table.add("key", f"{path.name} is admitted")

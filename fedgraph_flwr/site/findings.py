@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated
+
+import typer
 
 from ..core.command import UNABLE
 from ..core.errors import FedGraphError
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 OK, PROBLEM, UNKNOWN, SKIPPED = "ok", "problem", "could not look", "not asked"
 _FINE, _PROBLEMS = 0, 1  # exit codes
 

@@ -1,71 +1,86 @@
-"""Predict new graphs, nodes or molecules with a trained model, as a CSV file.
-
-MODEL is models/ of a results folder, a copy of it, or the model that this site keeps,
-private layers included: <state-dir>/<experiment>/client-<id>/model. FOLDER has the form
-of the run's own data, labels left out. Data that do not fit the model are refused.
-"""
+"""``fedgraph site predict``: predict new items with a trained model, as a CSV file."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from ..core.errors import ConfigError
 from ..trained import load_model
 from ..trained.model import Predictions
+from .findings import AsJson
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command line."""
-    parser.add_argument("model", metavar="MODEL", type=Path, help="a model folder")
-    parser.add_argument(
-        "folder", metavar="FOLDER", type=Path, nargs="?",
-        help="the items to predict; with --test the data that the client was trained"
-        " on",
-    )  # fmt: skip
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="the CSV file to write"
-    )
-    parser.add_argument(
-        "--model", default="", metavar="NAME", dest="name",
-        help="which of several models, e.g. global or cluster-1",
-    )  # fmt: skip
-    parser.add_argument(
-        "--test", action="store_true",
-        help="predict the test items of the run; the score printed is that of the run",
-    )  # fmt: skip
-    parser.add_argument(
-        "--client", type=int, metavar="ID",
-        help="with --test: whose test items, if several clients have the model",
-    )  # fmt: skip
-    parser.add_argument(
-        "--threshold", type=float, metavar="P",
-        help="predict the rarer of two classes, or yes, from this probability on"
-        " (default: 0.5)",
-    )  # fmt: skip
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:N")
-    parser.add_argument("--cache-dir", default="", help="folder for converted data")
+def predict(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The items to predict; with --test the data that the client was"
+            " trained on."
+        ),
+    ] = None,
+    *,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The CSV file to write.")],
+    name: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            metavar="NAME",
+            help="Which of several models, e.g. global or cluster-1.",
+        ),
+    ] = "",
+    test: Annotated[
+        bool,
+        typer.Option(
+            "--test",
+            help="Predict the test items of the run; the score printed is that of the"
+            " run.",
+        ),
+    ] = False,
+    client: Annotated[
+        int | None,
+        typer.Option(
+            metavar="ID",
+            help="With --test: whose test items, if several clients have the model.",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            help="Predict the rarer of two classes, or yes, from this probability on"
+            " (else 0.5).",
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    cache_dir: Annotated[str, typer.Option(help="Folder for converted data.")] = "",
+    as_json: AsJson = False,
+) -> int:
+    """Predict new graphs, nodes or molecules with a trained model, as a CSV file.
 
-
-def run(args: argparse.Namespace) -> int:
-    """Write the predictions; 1 if some items cannot be predicted."""
-    model = load_model(
-        args.model, args.name, device=args.device, cache_dir=args.cache_dir
-    )
-    if args.test:
-        found = model.predict_test(args.folder, client=args.client)
-    elif args.folder is None:
+    MODEL is models/ of a results folder, a copy of it, or the model that this site
+    keeps, private layers included: <state-dir>/<experiment>/client-<id>/model. FOLDER
+    has the form of the run's own data, labels left out. Data that do not fit the model
+    are refused; the exit code is 1 if some items cannot be predicted.
+    """
+    loaded = load_model(model, name, device=device, cache_dir=cache_dir)
+    if test:
+        found = loaded.predict_test(folder, client=client)
+    elif folder is None:
         raise ConfigError("give the FOLDER of the items to predict, or --test")
     else:
-        found = model.predict_folder(args.folder)
-    if args.threshold is not None:
-        found = replace(found, threshold=args.threshold)
-    found.write(args.out)
-    (_tell_json if args.json else _tell)(found, model.name, args.out)
+        found = loaded.predict_folder(folder)
+    if threshold is not None:
+        found = replace(found, threshold=threshold)
+    found.write(out)
+    (_tell_json if as_json else _tell)(found, loaded.name, out)
     return 1 if found.unfit else 0
 
 

@@ -1,6 +1,6 @@
 """Figures of a results folder: one list, for the end of a run and for later.
 
-``python -m simulations.figures`` draws them again. A new figure is a function of a
+``fedgraph figures`` draws them again. A new figure is a function of a
 folder and of rounds in a module of this package, and an entry of ``DRAWERS``.
 """
 

@@ -186,10 +186,8 @@ def replay_command(config: Mapping[str, Any]) -> str:
     wanted = {k: v for k, v in config.items() if k not in _PLACES}
     method = str(wanted.pop("method", "?"))
     chosen = _chosen(method, wanted)
-    parts = ["python", "-m", "simulations.run", method, "--engine", "inline"]
-    for key, value in sorted(chosen.items()):
-        parts += ["--set", f"{key}={toml_value(value)}"]
-    return shlex.join(parts)
+    given = [f"{key}={toml_value(value)}" for key, value in sorted(chosen.items())]
+    return shlex.join(["fedgraph", "run", method, *given, "--inline"])
 
 
 def _chosen(method: str, wanted: Mapping[str, Any]) -> dict[str, Value]:

@@ -1,7 +1,7 @@
 """The report of runs: one HTML file that opens offline, in any browser.
 
 It has no scripts and loads nothing. Everything in it comes from results folders.
-``python -m simulations.report`` makes it of several runs; a run makes its own.
+``fedgraph report`` makes it of several runs; a run makes its own.
 """
 
 from __future__ import annotations
@@ -343,7 +343,7 @@ def _notes(views: Sequence[RunView]) -> list[str]:
     if len(views) > 1:
         notes.append(
             "Differences between single runs say little. Intervals over seeds:"
-            " python -m simulations.compare."
+            " fedgraph compare."
         )
     return notes
 

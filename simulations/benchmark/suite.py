@@ -11,7 +11,6 @@ beside the headline's, e.g. macro-f1, or "held-out clients" (none if left out);
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import itertools
 import json
@@ -33,7 +32,7 @@ from fedgraph_flwr.results.provenance import git_commit
 from fedgraph_flwr.results.reader import SUMMARY, blaming
 
 from ..presets.read import flatten
-from ..run import execute
+from ..run import How, execute
 from ..tables import frame
 from ..tables.frame import FIELDS, HELD_OUT, METRICS, ON_ALL, Row, from_run, records
 from ..tables.runs import EXECUTION_KEYS, Run, find_runs
@@ -167,7 +166,7 @@ def _check_scores(resolved: Resolved) -> None:
         raise ConfigError(
             "a benchmark needs scores of which larger is better, got"
             f" {task.metric} of {settings.method} on {settings.dataset}; compare such"
-            " runs with `python -m simulations.compare`"
+            " runs with `fedgraph compare`"
         )
     if "best_val" not in task.rules_for(settings):
         raise ConfigError(
@@ -288,7 +287,10 @@ def read_run(run: Run) -> Row:
 def make_missing(
     wanted: Iterable[tuple[Trial, tuple[int, int]]],
     known: Known,
-    options: argparse.Namespace,
+    results: Path,
+    *,
+    jobs: int,
+    keep: bool,
     tell: Tell,
 ) -> list[str]:
     """Run what is not known and add it to ``known``; returns what failed, in words.
@@ -302,9 +304,9 @@ def make_missing(
     for trial, pair in wanted:
         key = (trial.row, *pair)
         if key not in known:
-            folder = {"results-dir": str(options.results.resolve())}
+            folder = {"results-dir": str(results.resolve())}
             missing[key] = {**trial.overrides(*pair), **folder}
-    if missing and options.keep and not same_code(git_commit()):
+    if missing and keep and not same_code(git_commit()):
         raise FedGraphError(
             f"--keep keeps results of committed code, and {len(missing)} runs are to be"
             f" made with that of {git_commit()}; commit your changes, pages of a"
@@ -312,7 +314,7 @@ def make_missing(
         )
     failed: list[str] = []
     start = time.monotonic()
-    how = argparse.Namespace(jobs=options.jobs, engine="inline", nodes=1, gpus=0.0)
+    how = How(inline=True, jobs=jobs, nodes=1)
     done = execute([dict(m) for m in missing.values()], how) if missing else ()
     for count, (overrides, outcome) in enumerate(done, 1):
         name = f"{overrides['method']} on {overrides['dataset']}"

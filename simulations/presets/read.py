@@ -39,12 +39,15 @@ other axes; where no case of an option fits, the combination is no preset.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from fedgraph_flwr.core.errors import ConfigError, unknown_name
 from fedgraph_flwr.core.rules import Value, read_toml
@@ -113,8 +116,8 @@ def load_preset(
     presets = _read_all(folder)
     if name not in presets:
         cure = (
-            "`python -m simulations.presets` lists them. Without a preset: name a"
-            " method, and --set what differs from its defaults."
+            "`fedgraph presets` lists them. Without a preset: name a method, and what"
+            " differs from its defaults, KEY=VALUE."
         )
         methods = list(also)
         what = "method or preset" if methods else "preset"
@@ -230,3 +233,14 @@ def _fitting(
         for case in cases
         if all(chosen[axis] in names for axis, names in case.get("only", {}).items())
     ]
+
+
+def show(
+    part: Annotated[str, typer.Argument(help="Part of a preset's name.")] = "",
+) -> int:
+    """List presets whose name contains PART: name and description."""
+    found = {n: text for n, text in list_presets().items() if part in n}
+    width = max(map(len, found), default=0)
+    for name, description in found.items():
+        sys.stdout.write(f"{name:<{width}}  {description}\n")
+    return 0 if found else 1

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from simulations import contract
+from simulations.cli import main as fedgraph
 from simulations.contract import CHECKS, Broken
 
 RIGHT = "broken_methods:RIGHT"
@@ -67,7 +68,7 @@ def test_the_same_check_passes_a_method_that_is_not_broken(lab, check):
 
 
 def test_the_command_stops_at_a_method_that_does_not_run(capsys):
-    assert contract.main(["broken_methods:OVERFLOWS"]) == 1
+    assert fedgraph(["contract", "broken_methods:OVERFLOWS"]) == 1
     told = " ".join(capsys.readouterr().out.split())
     assert "runs BROKEN trains without a failure" in told
     assert "holds NaN or infinity" in told
@@ -83,11 +84,11 @@ def test_the_command_stops_at_a_method_that_does_not_run(capsys):
             ["moon", "--task", "multi-task"],
             "--task must be one of graph-",
         ),
-        (["moon", "--set", "moon.mu=-1"], "moon.mu must be a finite number >= 0"),
+        (["moon", "moon.mu=-1"], "moon.mu must be a finite number >= 0"),
     ],
 )
 def test_what_cannot_be_looked_at_exits_with_2(arguments, words, capsys):
-    assert contract.main(arguments) == 2
+    assert fedgraph(["contract", *arguments]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
 
 
@@ -108,7 +109,7 @@ def test_the_example_of_step_survives_few_replies(lab):
     ],
 )
 def test_the_command_finds_nothing_at_an_example(example, tasks, capsys):
-    assert contract.main([f"examples.{example}:METHOD"]) == 0
+    assert fedgraph(["contract", f"examples.{example}:METHOD"]) == 0
     told = capsys.readouterr().out
     assert told.count(" holds ") == tasks * len(CHECKS)
     assert "BROKEN" not in told
@@ -117,7 +118,7 @@ def test_the_command_finds_nothing_at_an_example(example, tasks, capsys):
 def test_the_command_names_what_is_broken_and_goes_on(monkeypatch, capsys):
     few = [c for c in CHECKS if c.name in ("runs", "privacy", "seeds")]
     monkeypatch.setattr(contract, "CHECKS", few)
-    assert contract.main(["broken_methods:LEAKS"]) == 1
+    assert fedgraph(["contract", "broken_methods:LEAKS"]) == 1
     told = " ".join(capsys.readouterr().out.split())
     assert "runs holds trains without a failure" in told
     assert re.search(r"arrays of [\d,]+ bytes a round and client", told)

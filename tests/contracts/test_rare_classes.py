@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import toys
+from commands import at_site, fedgraph
 
 import datasets
 from clients.tasks import node_classifier
@@ -24,10 +25,8 @@ from fedgraph_flwr.results.printed import summary_table
 from fedgraph_flwr.results.record import RunRecord
 from fedgraph_flwr.results.selection import PRECISION, summarize
 from fedgraph_flwr.site import check, predict
-from fedgraph_flwr.site.__main__ import main
 from fedgraph_flwr.site.findings import Findings
 from fedgraph_flwr.trained import load_model
-from simulations import compare
 from simulations.inline import run_inline
 from strategies.round_report import Evaluation, Rarest
 
@@ -81,7 +80,7 @@ def start(tmp_path, task_identity):
         schema = tmp_path / "data" / "schema.toml"
         words = ["schema", str(tmp_path / "data" / "0"), "--out", str(schema)]
         if not schema.exists():
-            assert main([*words, "--min-count", "1"]) == 0
+            assert at_site([*words, "--min-count", "1"]) == 0
         places = {f"{k}-dir": str(tmp_path / k) for k in ("state", "results", "cache")}
         places["data-dir"] = str(tmp_path / "data")
         own = {"dataset": "graphs-csv", "csv-label-kind": "classes"}
@@ -150,7 +149,7 @@ def test_a_run_says_that_all_predictions_are_of_one_class(start, capsys):
     (name,) = {*run.summary["final"]["one_class"].values()}
     assert name in ("no", "fraud")
     assert f"final: all 20 predictions are class {name!r}" in summary_table(run.summary)
-    assert compare.main([str(run.path), "--markdown"]) == 0
+    assert fedgraph(["compare", str(run.path), "--markdown"]) == 0
     told = capsys.readouterr().out
     assert "test predictions are all of one class in 1 of 1 run(s)" in told
     assert re.search(
@@ -237,7 +236,7 @@ def test_a_site_that_keeps_scores_tells_no_counts(start, tmp_path, capsys):
     # A constant has 0.94 if the commoner class counts, and 0.5 if both do.
     assert noisy.summary["final"]["also"]["average-precision"] < 0.9
     capsys.readouterr()
-    assert compare.main([str(noisy.path), str(plain.path), "--markdown"]) == 0
+    assert fedgraph(["compare", str(noisy.path), str(plain.path), "--markdown"]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "average precision chooses rounds of fedavg, accuracy those of" in words
 
@@ -300,10 +299,10 @@ def test_a_baseline_counts_its_rare_test_items(tmp_path, capsys, classes, rare):
     site = tmp_path / "site"
     nodes(site, classes, 0)
     schema = ["schema", str(site), "--out", f"{site}/schema.toml", "--min-count", "1"]
-    assert main(schema) == 0
+    assert at_site(schema) == 0
     config = 'method="fedavg" dataset="graph-csv" num-server-rounds=1 held-out=0.2'
     given = ["--run-config", config, "--out", str(tmp_path / "alone")]
-    assert main(["baseline", str(site), *given, "--cache-dir", str(tmp_path)]) == 0
+    assert at_site(["baseline", str(site), *given, "--cache-dir", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     words = r" on \d+ test items \([1-9]\d* of class '(fraud|a|b)'\)"
     assert re.search(r"test accuracy \d\.\d{4}.*" + words, told)
@@ -320,13 +319,13 @@ def test_a_threshold_predicts_the_rarer_of_two_classes(start, tmp_path, capsys, 
     (site / "schema.toml").write_bytes((tmp_path / "data/schema.toml").read_bytes())
     out = tmp_path / "p.csv"
     command = ["predict", str(model), str(site), "--test", "--out", str(out)]
-    assert main(command) == 0
+    assert at_site(command) == 0
     assert f"sort by p({rare}), largest first" in capsys.readouterr().out
     p = sorted((float(r[f"p({rare})"]) for r in toys.csv_rows(out)), reverse=True)
-    assert main([*command, "--threshold", repr(p[2])]) == 0
+    assert at_site([*command, "--threshold", repr(p[2])]) == 0
     rows = toys.csv_rows(out)
     assert sum(r["prediction"] == rare for r in rows) == sum(v >= p[2] for v in p)
-    assert main([*command, "--threshold", "1"]) == 2
+    assert at_site([*command, "--threshold", "1"]) == 2
     assert "must be a probability > 0 and < 1" in capsys.readouterr().err
     found = load_model(model).predict_test(site)
     one = dataclasses.replace(found, kind="binary", labels_of=["a"], rarest="")

@@ -25,8 +25,8 @@ from fedgraph_flwr.results.folder import RunFolder
 from fedgraph_flwr.trained.model_folder import read_about
 from fedgraph_flwr.view.matrices import site_rounds
 from simulations import contract
+from simulations.cli import main as fedgraph
 from simulations.contract import Killed, killed_at_checkpoint
-from simulations.run import main as run_command
 
 NODES = "fedavg node-classification"
 # A stop at any moment --------------------------------------------------------------
@@ -519,7 +519,7 @@ def test_seeds_after_a_failed_one_are_run_whatever_was_raised(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("simulations.run.run_inline", broken)
-    arguments = ["fedavg-synthetic", "--engine", "inline", "--seeds", "1,2,3"]
-    assert run_command([*arguments, "--results", str(tmp_path)]) == 1
+    arguments = ["run", "fedavg-synthetic", "--inline", "--seeds", "1,2,3"]
+    assert fedgraph([*arguments, "--results", str(tmp_path)]) == 1
     assert tried == [1, 2, 3]
     assert capsys.readouterr().err.count("failed: fedavg-synthetic") == 3

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import toys
+from commands import at_site
 from federation import Federation, environment
 
 from clients.store import STATES
 from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.results.reader import load_summary
-from fedgraph_flwr.site.__main__ import main
 from simulations.inline import run_inline
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
@@ -158,7 +158,7 @@ def check_same_run(deployed: Path, inline: Path) -> None:
 def check_audit_logs(folder: Path, deployed: Path) -> None:
     """Both logs tell the same story as the results and the log of the process."""
     ours, theirs = folder / "site-1" / "audit.jsonl", deployed.parent / "audit.jsonl"
-    assert main(["audit", str(ours), "--server", str(theirs)]) == 0
+    assert at_site(["audit", str(ours), "--server", str(theirs)]) == 0
     lines = [json.loads(line) for line in ours.read_text().splitlines()]
     own = [
         line

@@ -19,12 +19,12 @@ from flwr.cli.utils import (
     validate_project_name,
 )
 from flwr.supercore.constant import MAX_FILE_BYTES, MAX_FILE_COUNT, MAX_TOTAL_BYTES
+from publish import NAME, publish
 
 from fedgraph_flwr.core.files import project_root
 from fedgraph_flwr.results.reader import load_summary
 from simulations import flower
 from simulations.inline import run_inline
-from simulations.publish import NAME, publish
 
 ROOT = project_root()
 PACKAGES = ("clients", "datasets", "examples", "fedgraph_flwr", "plugins", "strategies")

@@ -12,8 +12,8 @@ from federation import environment, free_ports, kill
 from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.results.reader import load_summary
 from simulations import flower
+from simulations.cli import main as fedgraph
 from simulations.inline import run_inline
-from simulations.run import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 RUN = {
@@ -70,14 +70,8 @@ def test_ray_and_inline_give_the_same_bytes(
 def test_a_failed_run_exits_non_zero_although_flower_says_completed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code = main(
-        [
-            "fedavg-proteins",
-            *("--results", str(tmp_path)),
-            *("--set", "num-server-rounds=1"),
-            *("--set", f"data-dir={tmp_path}"),
-        ]
-    )
+    small = ["num-server-rounds=1", f"data-dir={tmp_path}"]
+    code = fedgraph(["run", "fedavg-proteins", "--results", str(tmp_path), *small])
 
     assert code == 1
     assert "PROTEINS" in capfd.readouterr().err

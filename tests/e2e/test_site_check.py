@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from commands import at_site
 from deployment_files import EXAMPLES, superlink_command
 from federation import Federation, environment, free_ports
 from typing_extensions import override
 
-from fedgraph_flwr.site.__main__ import main
 from fedgraph_flwr.site.findings import OK, PROBLEM
 
 pytestmark = [
@@ -86,7 +86,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
     """Run the command; its exit code, and what it found of the way to a SuperLink."""
 
     def run(address: str, *words: str) -> tuple[int, Findings]:
-        code = main(["check", "--superlink", address, *words, "--json"])
+        code = at_site(["check", "--superlink", address, *words, "--json"])
         told = json.loads(capsys.readouterr().out)
         assert told["exit_code"] == code
         of_link = ("SuperLink", "certificate", "clock", "key")

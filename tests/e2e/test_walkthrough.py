@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 import toys
+from commands import at_site
 from e2e.test_deployment import check_same_run
 from e2e.test_proxy import Guarded, deploy, proxies
 from typing_extensions import override
 
 from fedgraph_flwr.core.rules import Value
-from fedgraph_flwr.site.__main__ import main
 from simulations.example_data import write_examples
 from simulations.inline import run_inline
 
@@ -57,7 +57,7 @@ RUN_CONFIG = " ".join(f"{key}={json.dumps(value)}" for key, value in RUN.items()
 def operator(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
     """Type ``python -m fedgraph_flwr.site ...``; return exit code and output."""
     capsys.readouterr()
-    code = main([str(word) for word in words])
+    code = at_site([str(word) for word in words])
     return code, capsys.readouterr().out
 
 
@@ -85,7 +85,7 @@ class Hospitals(Guarded):
             out = self.folder / f"check-{client}.json"
             with pytest.MonkeyPatch.context() as patch, out.open("w") as file:
                 patch.setattr("sys.stdout", file)
-                self.checked[name] = main(self._check(client, name))
+                self.checked[name] = at_site(self._check(client, name))
             self.reports[name] = json.loads(out.read_text())
 
     def _check(self, client: int, name: str) -> list[str]:

@@ -71,19 +71,26 @@ def short_runs() -> dict[str, list[str]]:
     """Arguments of the command for every run of the table, by name."""
     found = {}
     for words, methods in RUNS.items():
-        settings = [part for pair in words.split() for part in ("--set", pair)]
         for method in methods.split():
-            found[f"{method} {words}"] = [method, "--seeds", "10", *settings]
+            found[f"{method} {words}"] = [method, *words.split(), "--seeds", "10"]
     return found
 
 
 def weights_of(argv: list[str]) -> str:
     """Run the everyday command in this process; the hash, or how it ended."""
-    from simulations.run import main  # here: of the tree that is asked
+    try:  # of the tree that is asked
+        from simulations.cli import main
 
+        given = ["run", "--inline", *argv]
+    except ImportError:  # one without the command `fedgraph`
+        from simulations.run import main
+
+        given = ["--engine", "inline"]
+        for word in argv:
+            given += ["--set"] * ("=" in word) + [word]
     with tempfile.TemporaryDirectory() as folder:
         try:
-            end = main([*argv, "--engine", "inline", "--results", folder])
+            end = main([*given, "--results", folder])
         except SystemExit as error:
             end = error.code
         summaries = list(Path(folder).rglob("summary.json"))
@@ -132,7 +139,7 @@ def documented(docs: Path):
         text = path.read_text(encoding="utf-8")
         for block in re.split(r"\n(?=\||\s*[-*] )|\n\s*\n", text):
             words = " ".join(block.split())  # a command may be wrapped
-            commands = re.findall(r"`python -m simulations\.run ([^`]+)`", words)
+            commands = re.findall(r"`fedgraph run ([^`]+)`", words)
             hashes = set(re.findall(r"`([0-9a-f]{12})`", words))
             if len(commands) == len(hashes) == 1:
                 argv = shlex.split(commands[0].replace("--nodes N", ""))
@@ -143,8 +150,7 @@ def documented(docs: Path):
             if row["weights"] and found and found["preset"] in list_presets():
                 pairs = [p for p in (found["settings"] or "").split(", ") if p]
                 pairs.append(f"split-seed={row['split_seed']}")
-                settings = [part for pair in pairs for part in ("--set", pair)]
-                argv = [found["preset"], "--seeds", row["seed"], *settings]
+                argv = [found["preset"], *pairs, "--seeds", row["seed"]]
                 yield path.name, argv, row["weights"], float(row["wall_s"])
 
 

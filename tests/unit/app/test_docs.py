@@ -6,12 +6,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import settings
 from flwr.common.config import parse_config_args
 
 from fedgraph_flwr.node.node_config import KEYS
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve, tables
-from simulations import settings
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"

@@ -61,14 +61,13 @@ def test_a_plug_in_that_moves_into_the_folder_of_methods_is_a_built_in(tmp_path)
     shutil.copy(plugins._ROOT / "examples" / "pulled.py", methods)
     given = ["num-server-rounds=2", "num-clients=2", "plugin.params=mu = 0.5"]
     code = f"""
-        import sys
         import fedgraph_flwr.methods
         fedgraph_flwr.methods.__path__.append({str(methods)!r})
-        from simulations.run import main
+        from simulations.cli import main
         for method in ("pulled", "examples.pulled:METHOD"):
-            sys.argv = ["run", method, "--engine", "inline", "--results",
-                        {str(results)!r}, *{[w for g in given for w in ("--set", g)]}]
-            assert main() == 0
+            results = {str(results)!r}
+            given = ["run", method, "--inline", "--results", results, *{given}]
+            assert main(given) == 0
         """
     subprocess.run([sys.executable, "-c", dedent(code)], cwd=plugins._ROOT, check=True)
     found = [json.loads(s.read_text()) for s in results.glob("*/summary.json")]

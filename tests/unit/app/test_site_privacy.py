@@ -35,7 +35,7 @@ STRICT = {
 }
 CLIPPED = {"privacy.update-clip": 0.5, "privacy.update-noise": 50.0}
 EDGES = {"privacy.edge-epsilon": 1.0, "features": "labels"}
-SITE = (sys.executable, "-m", "fedgraph_flwr.site")
+SITE = (sys.executable, "-m", "simulations.cli", "site")
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from fedgraph_flwr.results.pooled import (
 )
 from fedgraph_flwr.view import matrices as tasks
 from fedgraph_flwr.view.matrices import draw_task_relations
-from simulations import figures
+from simulations.cli import main as fedgraph
 from strategies.round_report import ClientInfo
 
 NAMES_SENT = ("task-covariance", "task-ids")
@@ -177,18 +177,18 @@ def test_the_map_of_the_last_round_has_a_panel_per_client(folder, monkeypatch):
 
 @pytest.mark.slow
 def test_the_command_draws_what_a_folder_has(folder, capsys):
-    assert figures.main([str(folder), "--rounds", "1"]) == 0
+    assert fedgraph(["figures", str(folder), "--rounds", "1"]) == 0
     drawn = capsys.readouterr().out.split()
     assert drawn == [str(folder / "task-covariance-round-000001.png")]
-    assert figures.main([str(folder.parent)]) == 0
+    assert fedgraph(["figures", str(folder.parent)]) == 0
     assert "round-000002.png" in capsys.readouterr().out
 
 
 def test_the_command_refuses_a_folder_without_runs(tmp_path, capsys):
-    assert figures.main([str(tmp_path / "none")]) == 2
+    assert fedgraph(["figures", str(tmp_path / "none")]) == 2
     assert "is no results folder and holds none" in capsys.readouterr().err
     (tmp_path / "config.json").write_text("{}")  # it has begun, and not ended
-    assert figures.main([str(tmp_path)]) == 2
+    assert fedgraph(["figures", str(tmp_path)]) == 2
     assert f'if it was killed, start it again with resume="{tmp_path}"' in (
         capsys.readouterr().err
     )
@@ -214,7 +214,7 @@ def test_a_file_that_claims_too_much_is_not_read(folder, capsys, save, num_tasks
     names = np.array([f"task {t}" for t in ids])
     mine = {"omega": omega, "task_ids": ids, "own_ids": ids[:1], "tasks": names}
     save(site / "omega-000001.npz", **mine)
-    assert figures.main([str(site)]) == 2
+    assert fedgraph(["figures", str(site)]) == 2
     assert "does not hold relations of tasks" in capsys.readouterr().err
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fedgraph_flwr.core.errors import ConfigError, DataError, FedGraphError
 from fedgraph_flwr.results import trackers
-from simulations import track
+from simulations.cli import main as fedgraph
 
 NAME = "test/accuracy/post_aggregation/mean"
 
@@ -127,12 +127,12 @@ def test_tensorboard_holds_the_scores(copy, capsys):
     pytest.importorskip("tensorboard", reason="pip install tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    assert track.main([str(copy), "--to", "tensorboard"]) == 0
+    assert fedgraph(["track", str(copy), "--to", "tensorboard"]) == 0
     events = EventAccumulator(str(copy / "tensorboard"))
     events.Reload()
     found = {e.step: e.value for e in events.Scalars(NAME)}
     assert found == pytest.approx(means(copy), rel=1e-6)
-    assert track.main([str(copy), "--to", "tensorboard"]) == 2
+    assert fedgraph(["track", str(copy), "--to", "tensorboard"]) == 2
     assert "would show each value twice" in capsys.readouterr().err
 
 
@@ -144,7 +144,15 @@ def test_trackio_holds_the_scores(copy, tmp_path, monkeypatch):
 
     # trackio reads its folder when it is imported: a process of its own.
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    command = [sys.executable, "-m", "simulations.track", str(copy), "--to", "trackio"]
+    command = [
+        sys.executable,
+        "-m",
+        "simulations.cli",
+        "track",
+        f"{copy}",
+        "--to",
+        "trackio",
+    ]
     subprocess.run(command, check=True, timeout=200, capture_output=True)
     (database,) = (tmp_path / "trackio").glob("*.db")
     with sqlite3.connect(database) as connection:

@@ -8,10 +8,10 @@ import shutil
 import numpy as np
 import pytest
 import toys
+from commands import at_site
 from matrix import mostly_slow
 
 from fedgraph_flwr.core.errors import ConfigError, DataError
-from fedgraph_flwr.site.__main__ import main
 from fedgraph_flwr.trained import load_model
 from fedgraph_flwr.trained.model_folder import read_about
 from simulations.inline import run_inline
@@ -72,7 +72,7 @@ def trained(request, tmp_path):
         make(tmp_path / "data" / f"site-{site}", site)
     schema = str(tmp_path / "data" / "schema.toml")
     command = ["schema", str(tmp_path / "data" / "site-0"), "--out", schema]
-    assert main([*command, "--min-count", "1"]) == 0
+    assert at_site([*command, "--min-count", "1"]) == 0
     places = {f"{k}-dir": str(tmp_path / k) for k in ("state", "results", "cache")}
     own = {"dataset": dataset, "data-dir": str(tmp_path / "data")}
     config: dict[str, object] = {"csv-label-kind": "classes"}
@@ -124,7 +124,7 @@ def test_embeddings_of_new_graphs_are_those_that_the_run_kept(tmp_path, method):
         write_graphs(tmp_path / "data" / f"site-{site}", site)
     schema = str(tmp_path / "data" / "schema.toml")
     command = ["schema", str(tmp_path / "data" / "site-0"), "--out", schema]
-    assert main([*command, "--min-count", "1"]) == 0
+    assert at_site([*command, "--min-count", "1"]) == 0
     places = {f"{k}-dir": str(tmp_path / k) for k in ("state", "results", "cache")}
     path = run_inline({**toys.TINY, **places, "data-dir": str(tmp_path / "data"),
         "dataset": "graphs-csv", "csv-label-kind": "classes", "method": method,
@@ -133,7 +133,7 @@ def test_embeddings_of_new_graphs_are_those_that_the_run_kept(tmp_path, method):
     own = tmp_path / "state" / path.name / "client-1"
     write_graphs(tmp_path / "new", 1, targets=False)
     words = ["predict", str(own / "model"), str(tmp_path / "new"), "--out"]
-    assert main([*words, str(tmp_path / "e.csv")]) == 0
+    assert at_site([*words, str(tmp_path / "e.csv")]) == 0
     with (tmp_path / "e.csv").open(newline="") as file:
         head, *rows = csv.reader(file)
     kept = np.load(own / "embeddings.npz")["embeddings"]

@@ -28,7 +28,7 @@ from fedgraph_flwr.core.network import build_topology
 from fedgraph_flwr.core.wire import Parcel, pack, record_sizes, unpack
 from fedgraph_flwr.results.folder import RunFolder
 from fedgraph_flwr.results.pooled import SOURCES, read_covariances, read_rounds
-from simulations import figures
+from simulations.cli import main as fedgraph
 from simulations.contract import Killed
 from simulations.inline import InlineGrid
 from strategies.spreadgnn import SpreadGNN, make_topology
@@ -270,16 +270,16 @@ def test_a_run_says_which_tasks_came_from_which_neighbour(spread, seal, capsys):
     known = {"0", "1"}  # its own
     if seal:  # the server has no Omega, the site has
         site = Path(finished.overrides["state-dir"]) / finished.path.name / "client-0"
-        assert figures.main([str(site)]) == 0
+        assert fedgraph(["figures", str(site)]) == 0
         assert capsys.readouterr().out == f"{site / 'omega-000003.png'}\n"
         assert (site / "omega-000003.png").stat().st_size > 10_000
         with np.load(site / "omega-000003.npz") as kept:
             assert kept["tasks"].tolist() == list(TASKS)
             assert kept["own_ids"].tolist() == [0, 1]
-        assert figures.main([str(site), "--rounds", "9"]) == 2
+        assert fedgraph(["figures", str(site), "--rounds", "9"]) == 2
         assert "has omega of rounds [1, 2, 3], asked for [9]" in capsys.readouterr().err
         (site / "omega-000003.npz").write_bytes(b"spoiled")
-        assert figures.main([str(site)]) == 2
+        assert fedgraph(["figures", str(site)]) == 2
         assert "does not hold relations of tasks" in capsys.readouterr().err
         assert set(related.values()) == {"-1"}
         assert read_rounds(finished.path) == []

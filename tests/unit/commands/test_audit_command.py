@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import toys
+from commands import at_site
 from flwr.app import Error, Message
 
 from fedgraph_flwr.core.audit_log import AuditLog, check_log
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.wire import unpack
-from fedgraph_flwr.site.__main__ import main
 from simulations.inline import InlineGrid
 
 NOISY = {
@@ -49,7 +49,7 @@ def site(logs, tmp_path):
 
 
 def audit(folder, *more, log="site"):
-    return main(["audit", str(folder / f"{log}.jsonl"), *map(str, more)])
+    return at_site(["audit", str(folder / f"{log}.jsonl"), *map(str, more)])
 
 
 def with_server(folder, log="site"):
@@ -239,9 +239,9 @@ def test_a_log_that_was_moved_away_and_begun_anew(site, capsys):
         {k: v for k, v in r.items() if k not in ("line", "prev")} for r in rest
     )
     server = ["--server", str(site / "server.jsonl")]
-    assert main(["audit", str(site / "site.jsonl"), *server]) == 1
+    assert at_site(["audit", str(site / "site.jsonl"), *server]) == 1
     parts = [str(site / name) for name in ("site.jsonl", "new.jsonl")]
-    assert main(["audit", *parts, *server]) == 1  # heads of the new part are others
+    assert at_site(["audit", *parts, *server]) == 1  # heads of the new part are others
     assert "the server asked" not in capsys.readouterr().out.split("new.jsonl")[-1]
 
 
@@ -294,9 +294,9 @@ def test_refusals_and_lost_replies_are_in_both_logs(run, tmp_path, monkeypatch, 
     run("fedavg", node_configs=nodes, **places)
     server = tmp_path / "r" / "audit.jsonl"
     paths = {c: str(tmp_path / c / "audit.jsonl") for c in "02"}
-    assert main(["audit", paths["0"], "--server", str(server)]) == 0
+    assert at_site(["audit", paths["0"], "--server", str(server)]) == 0
     capsys.readouterr()
-    assert main(["audit", paths["2"], "--server", str(server)]) == 1
+    assert at_site(["audit", paths["2"], "--server", str(server)]) == 1
     said = capsys.readouterr().out
     assert "train, round 2, client 2: the site sent" in said
     lines = map(json.loads, server.read_text().splitlines())
@@ -319,9 +319,9 @@ def test_a_site_whose_policy_was_spoilt_in_mid_run_agrees_with_the_server(
     monkeypatch.setattr(InlineGrid, "deliver", spoil)
     with pytest.raises(RunFailedError):
         run("fedavg", node_configs=[node], **{"results-dir": str(tmp_path / "r")})
-    assert main(["audit", str(tmp_path / "audit.jsonl")]) == 0
+    assert at_site(["audit", str(tmp_path / "audit.jsonl")]) == 0
     server = str(tmp_path / "r" / "audit.jsonl")
-    code = main(["audit", str(tmp_path / "audit.jsonl"), "--server", server])
+    code = at_site(["audit", str(tmp_path / "audit.jsonl"), "--server", server])
     assert code == 0, capsys.readouterr().out
     *_, asked, answered = check_log((tmp_path / "audit.jsonl").read_bytes()).records
     assert (asked["event"], asked["message"], asked["round"]) == ("asked", "train", 2)

@@ -20,7 +20,7 @@ import toys
 from clients.store import default_state_dir
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError
 from fedgraph_flwr.core.files import project_root
-from simulations.benchmark import __main__ as benchmark
+from simulations.benchmark import run_suite as benchmark
 from simulations.benchmark import suite as kept_runs
 from simulations.benchmark.output import (
     html,
@@ -46,6 +46,7 @@ from simulations.benchmark.verdict import (
     judge,
     sentence,
 )
+from simulations.cli import main as fedgraph
 from simulations.markup import Sheet
 from simulations.tables.captions import Report
 from simulations.tables.frame import read, records, table
@@ -276,7 +277,9 @@ def test_runs_without_comparable_scores_are_refused_before_they_are_made(
     suite = tmp_path / "tiny.toml"
     suite.write_text(TINY.replace('dataset = "planted"', settings))
     runs = tmp_path / "runs"
-    assert benchmark.main([str(suite), "--methods", "fedavg", "--results", str(runs)])
+    assert fedgraph(
+        ["benchmark", str(suite), "--methods", "fedavg", "--results", str(runs)]
+    )
     assert words in " ".join(capsys.readouterr().err.split())
     assert not runs.exists()
 
@@ -424,8 +427,8 @@ def test_a_file_is_no_folder_of_results(
 ) -> None:
     (tmp_path / "a").touch()
     given = ["smoke", "--methods", "fedavg", "--results", str(tmp_path / "a")]
-    assert benchmark.main(given) == 2
-    assert "--results must be a folder" in capsys.readouterr().err
+    assert fedgraph(["benchmark", *given]) == 2
+    assert "'--results': Directory" in capsys.readouterr().err
 
 
 def test_a_leaderboard_keeps_the_parts_of_other_suites(tmp_path: Path) -> None:
@@ -454,7 +457,7 @@ def test_what_cannot_be_kept_is_refused_before_it_is_run(
     suite = tmp_path / "tiny.toml"
     suite.write_text(TINY)
     given = [str(suite), "--methods", "fedavg", "--results", str(tmp_path / "runs")]
-    assert benchmark.main([*given, "--keep"]) == 2
+    assert fedgraph(["benchmark", *given, "--keep"]) == 2
     said = capsys.readouterr().err
     assert f"with that of {commit}; commit your changes" in said
     assert not (tmp_path / "runs").exists()
@@ -466,7 +469,7 @@ def test_a_page_that_is_no_leaderboard_is_not_overwritten(
     page = tmp_path / "README.md"
     page.write_text("# Mine\n")
     given = ["smoke", "--methods", "fedavg", "--results", str(tmp_path / "runs")]
-    assert benchmark.main([*given, "--leaderboard", str(page)]) == 2
+    assert fedgraph(["benchmark", *given, "--leaderboard", str(page)]) == 2
     assert "page that begins with '# Leaderboard'" in capsys.readouterr().err
     assert page.read_text() == "# Mine\n"
 
@@ -537,7 +540,14 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
     Path(suite).write_text(TINY.replace("settings =", 'also = ["roc-auc"]\nsettings ='))
     results, whole = tmp_path / "runs", tmp_path / "whole"
     arguments = [suite, "--methods", "examples.placebo:METHOD", "--results"]
-    command = [sys.executable, "-m", "simulations.benchmark", *arguments, str(results)]
+    command = [
+        sys.executable,
+        "-m",
+        "simulations.cli",
+        "benchmark",
+        *arguments,
+        str(results),
+    ]
     command += ["--jobs", jobs]
     with subprocess.Popen(
         command, cwd=project_root(), stderr=subprocess.DEVNULL
@@ -551,7 +561,7 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
     before = folders(results)
     assert before
 
-    assert benchmark.main([*arguments, str(results)]) == 0
+    assert fedgraph(["benchmark", *arguments, str(results)]) == 0
     after = folders(results)
     assert before < after
     found = known_results("tiny", results)
@@ -561,9 +571,9 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
     scores = [v for _, v in numbers if isinstance(v, float)]
     assert scores == [float(f"{s:.6f}") for s in scores]  # as kept rows have them
 
-    assert benchmark.main([*arguments, str(results)]) == 0
+    assert fedgraph(["benchmark", *arguments, str(results)]) == 0
     assert folders(results) == after
-    assert benchmark.main([*arguments, str(whole)]) == 0
+    assert fedgraph(["benchmark", *arguments, str(whole)]) == 0
     for folder in folders(whole):  # what a run leaves for a resume is not kept
         assert not (default_state_dir() / folder.name).exists()
     undisturbed = known_results("tiny", whole)
@@ -592,7 +602,10 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
 @pytest.mark.slow  # a minute of CPU: README's case in which federating pays
 def test_clients_that_are_too_small_alone_gain_in_every_pair(tmp_path: Path) -> None:
     assert (
-        benchmark.main(["few", "--methods", "fedavg", "--results", f"{tmp_path}"]) == 0
+        fedgraph(
+            ["benchmark", "few", "--methods", "fedavg", "--results", f"{tmp_path}"]
+        )
+        == 0
     )
     with (tmp_path / "differences.csv").open() as file:
         (alone,) = (r for r in csv.DictReader(file) if r["opponent"] == "local")

@@ -12,7 +12,8 @@ from rich.console import Console
 from fedgraph_flwr.core.errors import FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import load_summary
-from simulations import compare, study
+from simulations import compare
+from simulations.cli import main as fedgraph
 from simulations.markup import (
     Sheet,
     consoles,
@@ -153,7 +154,7 @@ def test_of_errors_less_is_a_gain(
     assert (found["smallest gain"], found["not worse"]) == ("-0.1000", "1/2")
     assert found["points [95 %]"] == "-10.00 -"
     assert differences["gcfl - fedavg"]["points [95 %]"] == "-15.00 -"
-    assert compare.main([str(tmp_path), "--markdown"]) == 0
+    assert fedgraph(["compare", str(tmp_path), "--markdown"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "a point is 0.01 of their unit, and a negative difference is an" in said
 
@@ -187,7 +188,7 @@ def test_every_rule_of_a_run_has_a_column(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rule: str
 ) -> None:
     write_run(tmp_path, "gcfl", 1, [0.5, 0.5], **{rule: {"per_client": {"0": 0.9}}})
-    assert compare.main([str(tmp_path), "--markdown", "--rule", rule]) == 0
+    assert fedgraph(["compare", str(tmp_path), "--markdown", "--rule", rule]) == 0
     assert f"| {rule} |" in capsys.readouterr().out
     (scores,) = sheets_of(tmp_path, rule)
     assert scores["gcfl"][rule] == "0.9000"
@@ -197,7 +198,7 @@ def test_one_seed_has_no_std(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path, "local", 1, [0.5, 0.9])
-    assert compare.main([str(tmp_path), "--markdown"]) == 0
+    assert fedgraph(["compare", str(tmp_path), "--markdown"]) == 0
     assert "| local | 1 | 200 | 0.7000 |" in capsys.readouterr().out
 
 
@@ -208,7 +209,7 @@ def test_client_missing_in_a_run_is_left_out_and_named(
     write_run(tmp_path, "fedavg", 2, [0.7, 0.0], final={"per_client": {"0": 0.7}})
     (scores,) = sheets_of(tmp_path)
     assert scores["fedavg"]["final"].startswith("0.6000 ± ")
-    compare.main([str(tmp_path), "--markdown"])
+    fedgraph(["compare", str(tmp_path), "--markdown"])
     assert "fedavg, final: clients [1] are missing" in capsys.readouterr().out
 
 
@@ -225,13 +226,13 @@ def test_mixed_splits_are_refused_unless_apart(
     odd = write_run(results, "gcfl", 1, [0.5, 0.5], **entries)
     with pytest.raises(FedGraphError, match=f"(?s)synthetic.*{named}.*{odd.name}"):
         group_runs(find_runs([results]).runs)
-    assert compare.main([str(results)]) == 2
+    assert fedgraph(["compare", str(results)]) == 2
     assert "--apart" in capsys.readouterr().err
     assert [len(g.runs) for g in group_runs(find_runs([results]).runs, apart=True)] in (
         [6, 1],
         [1, 6],
     )
-    assert compare.main([str(results), "--apart"]) == 0
+    assert fedgraph(["compare", str(results), "--apart"]) == 0
 
 
 def test_scores_of_different_metrics_are_never_subtracted(
@@ -245,7 +246,7 @@ def test_scores_of_different_metrics_are_never_subtracted(
     gain = results / "gain.png"
     write_run(results / "mae", "local", 1, [4.5, 3.5], **entries)
     given = [str(results), "--apart", "--markdown", "--figure", str(gain)]
-    assert compare.main(given) == 0
+    assert fedgraph(["compare", *given]) == 0
     said = capsys.readouterr()
     assert "test accuracy, 2 clients" in said.out
     assert "test mae, 2 clients" in said.out
@@ -261,7 +262,7 @@ def test_errors_too_small_for_the_tables_are_told(
     entries = {"metric": "mae", "larger_is_better": False}
     write_run(tmp_path, "fedavg", 1, [error, 2 * error], **entries)
     write_run(tmp_path, "local", 1, [2 * error, error], **entries)
-    assert compare.main([str(tmp_path), "--markdown"]) == 0
+    assert fedgraph(["compare", str(tmp_path), "--markdown"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert ("some errors are below 0.01, of which" in said) == is_told
 
@@ -276,7 +277,7 @@ def test_a_strangers_folder_commands_no_terminal(
     summary = json.loads((folder / "summary.json").read_text())
     summary["config"]["optimizer"] = f"mine{hostile}"
     (folder / "summary.json").write_text(json.dumps(summary))
-    assert compare.main([str(tmp_path), *form]) == 0
+    assert fedgraph(["compare", str(tmp_path), *form]) == 0
     out = capsys.readouterr().out
     assert r"mine\x1b[31m\u202e" in out.replace("\n", "")
     assert not set(hostile[:1] + hostile[-1:]) & set(out)
@@ -296,7 +297,7 @@ def test_failed_and_unfinished_runs_are_listed(
     (results / "killed" / "rounds.csv").write_text("round,client\n")
     (results / "broken").mkdir()
     (results / "broken" / "summary.json").write_text("{")
-    assert compare.main([str(results), "--markdown"]) == 0
+    assert fedgraph(["compare", str(results), "--markdown"]) == 0
     out, err = capsys.readouterr()
     assert "| gcfl |" not in out
     assert "failed: node 3 vanished" in err
@@ -308,16 +309,16 @@ def test_only_failed_runs_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path, "gcfl", 1, [0.5, 0.5], status="failed", error="no")
-    assert compare.main([str(tmp_path)]) == 2
+    assert fedgraph(["compare", str(tmp_path)]) == 2
     assert "none of the 1 runs found was completed" in capsys.readouterr().err
 
 
 def test_nothing_found_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare.main([str(tmp_path)]) == 2
+    assert fedgraph(["compare", str(tmp_path)]) == 2
     assert "no run found" in capsys.readouterr().err
-    assert compare.main([str(tmp_path / "no-such")]) == 2
+    assert fedgraph(["compare", str(tmp_path / "no-such")]) == 2
     assert "not a folder" in capsys.readouterr().err
 
 
@@ -417,9 +418,9 @@ def test_runs_on_other_data_share_no_table_and_replace_nothing(
     # Runs that do not tell may be of either: with neither of them.
     assert sorted(len(g.runs) for g in groups) == [1, 1, 6]
     png = results / "gain.png"
-    assert compare.main([str(results), "--apart", "--figure", str(png)]) == 0
+    assert fedgraph(["compare", str(results), "--apart", "--figure", str(png)]) == 0
     assert "data not known" in " ".join(capsys.readouterr().out.split())
-    assert study.main(["fgcl", str(results)]) == 2
+    assert fedgraph(["study", "fgcl", str(results)]) == 2
     assert "different data" in capsys.readouterr().err
     # A run that does not tell, e.g. a private one, goes with those that do.
     (together,) = group_runs(r for r in found.runs if r.path != second.resolve())
@@ -430,9 +431,9 @@ def test_the_headline_of_the_task_is_compared(tmp_path: Path, capsys) -> None:
     node = {"rules": ["best_val", "final"], "best_val": {"per_client": {"0": 0.9}}}
     write_run(tmp_path, "gcfl", 1, [0.5], **node)
     write_run(tmp_path, "local", 1, [0.4], **node)
-    assert compare.main([str(tmp_path), "--markdown"]) == 0
+    assert fedgraph(["compare", str(tmp_path), "--markdown"]) == 0
     assert "Note: rule best_val: round with" in capsys.readouterr().out
-    assert compare.main([str(tmp_path), "--markdown", "--rule", "final"]) == 0
+    assert fedgraph(["compare", str(tmp_path), "--markdown", "--rule", "final"]) == 0
     assert "Note: rule final: model of the last round" in capsys.readouterr().out
     (group,) = group_runs(find_runs([tmp_path]).runs)
     assert group.headline == "best_val"
@@ -453,7 +454,7 @@ def test_paper_stands_beside_ours(
     for seed in (1, 2):
         write_run(tmp_path, "local", seed, [0.5] * 10, dataset="PROTEINS")
         write_run(tmp_path, "gcfl+", seed, [0.6] * 10, dataset="PROTEINS")
-    assert compare.main([str(tmp_path), "--markdown"]) == 0
+    assert fedgraph(["compare", str(tmp_path), "--markdown"]) == 0
     out = capsys.readouterr().out
     assert "| gcfl+ | 1, 2 | 200 | 0.6000 ± 0.0000 |" in out
     scores, differences = sheets_of(tmp_path)
@@ -486,10 +487,10 @@ def test_gains_outlive_runs_in_the_file_of_the_study(
             given = {"dataset": "PROTEINS", "config": {**preset, "seed": seed}}
             write_run(tmp_path, method, seed, scores, **given)
     options = ["gcfl", "--csv", str(tmp_path / "gcfl.csv")]
-    assert study.main([*options, str(tmp_path)]) == 0
+    assert fedgraph(["study", *options, str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "| -0.1000 | -0.0154 | 9/10 | 9 |" in out
-    assert study.main(options) == 0
+    assert fedgraph(["study", *options]) == 0
     assert capsys.readouterr().out == out
 
 
@@ -528,7 +529,7 @@ def test_what_did_nothing_of_its_own_is_noted(
     write_run(tmp_path, "gcfl+", 3, [0.6, 0.6], inert="never split: so-so")
     write_run(tmp_path, "fedavg", 1, [0.5, 0.5])
     write_run(tmp_path, "fedprox", 1, [0.5, 0.5], inert="has mu 0: FedAvg")
-    assert compare.main([str(tmp_path), "--markdown"]) == 0
+    assert fedgraph(["compare", str(tmp_path), "--markdown"]) == 0
     out = capsys.readouterr().out
     assert "gcfl+ never split: FedAvg up to rounding (1 of 3 runs)." in out
     assert "gcfl+ never split: so-so (1 of 3 runs)." in out
@@ -541,7 +542,7 @@ def test_rows_with_other_settings_are_noted(
 ) -> None:
     write_run(tmp_path, "local", 1, [0.5, 0.5])
     write_run(tmp_path, "gcfl", 1, [0.5, 0.5], config={"learning-rate": 0.01})
-    assert compare.main([str(tmp_path)]) == 0
+    assert fedgraph(["compare", str(tmp_path)]) == 0
     assert "rows differ in learning-rate: 0.001 (local); 0.01 (gcfl)" in " ".join(
         capsys.readouterr().out.split()
     )
@@ -551,10 +552,10 @@ def test_figure_needs_a_self_train_partner(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     png = results / "gain.png"
-    assert compare.main([str(results), "--figure", str(png)]) == 0
+    assert fedgraph(["compare", str(results), "--figure", str(png)]) == 0
     assert png.read_bytes().startswith(b"\x89PNG")
     alone = write_run(results / "alone", "fedavg", 9, [0.5, 0.5])
-    assert compare.main([str(alone), "--figure", str(png)]) == 2
+    assert fedgraph(["compare", str(alone), "--figure", str(png)]) == 2
     assert "was not drawn" in capsys.readouterr().err
 
 
@@ -562,12 +563,12 @@ def test_losses_of_runs_are_drawn(
     results: Path, run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     png = results / "losses.png"
-    assert compare.main([str(results), "--losses", str(png)]) == 2
+    assert fedgraph(["compare", str(results), "--losses", str(png)]) == 2
     assert "no run states test losses of two rounds" in " ".join(
         capsys.readouterr().err.split()
     )
     trained = [run(m, **{"num-server-rounds": 2}).path for m in ("fedavg", "gcfl+")]
-    assert compare.main([*map(str, trained), "--losses", str(png)]) == 0
+    assert fedgraph(["compare", *map(str, trained), "--losses", str(png)]) == 0
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
@@ -643,12 +644,14 @@ def test_another_metric_is_compared_only_if_asked_for(
         more = beside([0.7, 0.9], f1)
         write_run(tmp_path, method, 1, [0.7, 0.9], dataset="PROTEINS", **more)
     given = [str(tmp_path), "--markdown"]
-    assert compare.main(given) == 0
+    assert fedgraph(["compare", *given]) == 0
     told = capsys.readouterr().out
     assert "macro-f1" not in told
     assert "0.8000" in told
     png = tmp_path / "gain.png"
-    assert compare.main([*given, "--metric", "macro-f1", "--figure", str(png)]) == 0
+    assert (
+        fedgraph(["compare", *given, "--metric", "macro-f1", "--figure", str(png)]) == 0
+    )
     out = capsys.readouterr().out
     assert "## PROTEINS: test macro-f1" in out
     assert "| fedavg | 1 | 200 | 0.4000 |" in out
@@ -663,7 +666,7 @@ def test_a_run_without_the_metric_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path, "fedavg", 1, [0.7, 0.9])
-    assert compare.main([str(tmp_path), "--metric", "roc-auc"]) == 2
+    assert fedgraph(["compare", str(tmp_path), "--metric", "roc-auc"]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "the run states no roc-auc, but accuracy;" in told
     assert "was completed and states roc-auc" in told

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import toys
+from commands import at_site, fedgraph
 from malformed import of_file
 from matplotlib.figure import Figure
 
@@ -24,66 +25,51 @@ from fedgraph_flwr.results.checkpoints import (
     write_checkpoint,
 )
 from fedgraph_flwr.results.model_files import read_start
-from fedgraph_flwr.site import __main__ as site
-from simulations import (
-    compare,
-    figures,
-    fingerprint,
-    heterogeneity,
-    relatedness,
-    report,
-    study,
-    track,
-    watch,
-)
 from simulations.benchmark import suite
 from simulations.benchmark.output import read_page
 from simulations.inline import run_inline
 
 SUMMARY, CONFIG, ROUNDS = "summary.json", "config.json", "rounds.csv"
 MATRICES = "rounds/round-000001.safetensors"
-FEW = ("--graphs", "4", "--walk-length", "2", "--copies", "0", "--shuffles", "5")
-
-
-def relate(run: Path) -> object:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["relatedness", str(run)])
-        return relatedness.main()
+FEW = ("--graphs", "4", "--copies", "0", "--shuffles", "5")
 
 
 # What each command reads, and the command.
 TOOLS: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
     "compare": (
         (SUMMARY, ROUNDS),
-        lambda run: compare.main([str(run), "--losses", f"{run}.png"]),
+        lambda run: fedgraph(["compare", str(run), "--losses", f"{run}.png"]),
     ),
     "figures": (
         (SUMMARY, "clusters.json", ROUNDS, MATRICES),
-        lambda run: figures.main([str(run)]),
+        lambda run: fedgraph(["figures", str(run)]),
     ),
     "heterogeneity": (
         (CONFIG, "clusters.json"),
-        lambda run: heterogeneity.main(["--run", str(run), *FEW]),
+        lambda run: fedgraph(["heterogeneity", "--run", str(run), *FEW]),
     ),
     "predict": (
         ("models/model.json", "models/SHA256SUMS", "models/global.safetensors"),
-        lambda run: site.main(
+        lambda run: at_site(
             f"predict {run / 'models'} /toys --test --client 0 --out {run}.csv".split()
         ),
     ),
-    "relatedness": ((SUMMARY, MATRICES), relate),
+    "relatedness": (
+        (SUMMARY, MATRICES),
+        lambda run: fedgraph(["show", "relatedness", str(run)]),
+    ),
     "report": (
         (SUMMARY, CONFIG, ROUNDS, "clusters.json", "ledger.csv", "times.csv"),
-        lambda run: report.main([str(run)]),
+        lambda run: fedgraph(["report", str(run)]),
     ),
-    "study": ((SUMMARY, ROUNDS), lambda run: study.main(["gcfl", str(run)])),
+    "study": ((SUMMARY, ROUNDS), lambda run: fedgraph(["study", "gcfl", str(run)])),
     "track": (
         (CONFIG, ROUNDS, "ledger.csv", "times.csv"),
-        lambda run: track.main([str(run), "--to", "trackio"]),
+        lambda run: fedgraph(["track", str(run), "--to", "trackio"]),
     ),
     "watch": (
         (SUMMARY, CONFIG, ROUNDS, "ledger.csv", "times.csv", "metrics.prom"),
-        lambda run: watch.main([str(run), "--once"]),
+        lambda run: fedgraph(["watch", str(run), "--once"]),
     ),
 }
 
@@ -171,7 +157,7 @@ def test_a_damaged_file_is_refused_by_name(copy, capsys, tool, damage):
 
 def test_relatedness_names_a_damaged_run(copy, capsys):
     table(SUMMARY, class_counts=["x"])(copy)
-    assert relate(copy) == 2
+    assert fedgraph(["show", "relatedness", str(copy)]) == 2
     assert f"{copy} cannot be read" in capsys.readouterr().err
 
 
@@ -184,7 +170,7 @@ def test_a_benchmark_names_a_damaged_run(copy, monkeypatch):
 
 def test_compare_names_the_damaged_one_of_several(finished, copy, capsys):
     table(SUMMARY, rounds=[1], seed=3)(copy)
-    assert compare.main([str(finished), str(copy)]) == 0
+    assert fedgraph(["compare", str(finished), str(copy)]) == 0
     out, err = capsys.readouterr()
     assert f"not used: {copy} cannot be read" in err
     assert str(finished) not in err
@@ -323,11 +309,11 @@ def test_files_beside_runs_are_refused_by_name(tmp_path, capsys):
     page, results = tmp_path / "page.md", tmp_path / "results.csv"
     (tmp_path / "identity").mkdir()
     (tmp_path / "identity" / "client-x.key").touch()
-    assert fingerprint.main(["--state-dir", str(tmp_path)]) == 2
+    assert fedgraph(["site", "fingerprint", "--state-dir", str(tmp_path)]) == 2
     assert f"{tmp_path} cannot be read" in capsys.readouterr().err
     results.write_text("row,seed\na,1\n")
     results.write_text("row,seed\n" + "a" * 200_000)
-    assert study.main(["gcfl", "--csv", str(results)]) == 2
+    assert fedgraph(["study", "gcfl", "--csv", str(results)]) == 2
     assert f"{results} is not a file of results" in capsys.readouterr().err
     page.write_bytes(b"# Leaderboard\n\xb9")
     with pytest.raises(DataError, match=f"{page} cannot be read"):

@@ -8,13 +8,14 @@ from datasets.own.graph_tables import build
 from datasets.own.infer import infer_schema
 from datasets.own.smiles import CsvFormat, build_from_csv
 from examples import fold_edges
-from simulations.example_data import BAD_SITE, BANKS, LABS, SITES, main
+from simulations.cli import main as fedgraph
+from simulations.example_data import BAD_SITE, BANKS, LABS, SITES
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("example") / "new"
-    assert main([str(made)]) == 0
+    assert fedgraph(["example-data", str(made)]) == 0
     return made
 
 
@@ -46,7 +47,7 @@ def test_molecules_are_smiles_with_a_number(folder):
 
 
 def test_the_files_are_the_same_each_time(folder, tmp_path):
-    assert main([str(tmp_path / "again")]) == 0
+    assert fedgraph(["example-data", str(tmp_path / "again")]) == 0
     sums = [
         [hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(f.rglob("*.csv"))]
         for f in (folder, tmp_path / "again")
@@ -55,9 +56,12 @@ def test_the_files_are_the_same_each_time(folder, tmp_path):
 
 
 def test_nothing_is_written_over(folder, capsys):
-    assert main([str(folder)]) == 2
+    assert fedgraph(["example-data", str(folder)]) == 2
     assert "is not empty; name a new folder" in capsys.readouterr().err
-    assert main([str(folder / "graphs" / "north" / "nodes.csv" / "x")]) == 2
+    assert (
+        fedgraph(["example-data", str(folder / "graphs" / "north" / "nodes.csv" / "x")])
+        == 2
+    )
 
 
 def test_amounts_of_edges_are_folded_into_columns_of_nodes(tmp_path):

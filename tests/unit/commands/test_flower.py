@@ -179,7 +179,7 @@ def test_in_the_middle_the_run_is_stopped_and_can_be_resumed(folder):
     (folder / "quick").touch()
     kept = begun(folder / "results" / f"20260101T000000Z-gcfl-{short_id(7)}")
     press(folder, "followed")
-    assert stopped(folder) == f"; {ENDS}; to go on: --set resume={kept}"
+    assert stopped(folder) == f"; {ENDS}; to go on: resume={kept}"
     assert "stop" in asked(folder)
 
 
@@ -187,7 +187,7 @@ def test_a_resumed_run_that_is_stopped_can_be_resumed_again(folder):
     (folder / "quick").touch()
     kept = begun(folder / "results" / f"20260101T000000Z-gcfl-{short_id(6)}")
     press(folder, "followed")
-    assert stopped(folder, resume=str(kept)).endswith(f"--set resume={kept}")
+    assert stopped(folder, resume=str(kept)).endswith(f"resume={kept}")
 
 
 def test_a_run_that_flower_has_lost_is_told_with_the_cure(folder, capfd):
@@ -197,7 +197,7 @@ def test_a_run_that_flower_has_lost_is_told_with_the_cure(folder, capfd):
     kept = begun(folder / "results" / f"20260101T000000Z-gcfl-{short_id(7)}")
     lost = 'finished:failed", "status-details": "No heartbeat'
     threading.Timer(1, (folder / "status").write_text, [lost]).start()
-    words = f"^No heartbeat .see `flwr log 7 --show`.; to go on: --set resume={kept}$"
+    words = f"^No heartbeat .see `flwr log 7 --show`.; to go on: resume={kept}$"
     with pytest.raises(RunFailedError, match=words):
         flower.run_flower({"results-dir": str(folder / "results")}, num_nodes=2)
     told = capfd.readouterr().err

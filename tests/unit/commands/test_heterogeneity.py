@@ -13,6 +13,7 @@ import toys
 from oracles import anonymous_walks as oracle
 
 from simulations import graph_measures, heterogeneity
+from simulations.cli import main as fedgraph
 from simulations.graph_measures import (
     adjacency,
     anonymous_walks,
@@ -27,7 +28,7 @@ from simulations.heterogeneity import contrast, pair_table
 
 GRAPHS = toys.random_graphs(12, seed=5)
 TRIANGLE = np.array([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
-QUICK = ("--graphs", "6", "--walk-length", "3", "--copies", "1", "--shuffles", "9")
+QUICK = ("--graphs", "6", "--copies", "1", "--shuffles", "9")
 
 
 def rng():
@@ -241,10 +242,10 @@ def test_groups_that_are_alike_are_no_chance_and_mixed_ones_are():
 
 
 def test_structure_is_a_distance_and_clients_move_as_one(monkeypatch):
-    options = heterogeneity._options([*QUICK, "--set", "dataset=PROTEINS"])
+    effort = heterogeneity.Effort(graphs=6, copies=0, shuffles=9)
     monkeypatch.setattr(heterogeneity, "load_partition", toys.federation)
-    options.set.append(("num-clients", 4))
-    groups = heterogeneity.load_groups(options)
+    given = {"dataset": "PROTEINS", "num-clients": 4}
+    groups = heterogeneity.load_groups([], given, None, effort)
     seen = []
 
     def spy(apart, alike, units, **rest):
@@ -252,9 +253,11 @@ def test_structure_is_a_distance_and_clients_move_as_one(monkeypatch):
         return contrast(apart, alike, units, **rest)
 
     monkeypatch.setattr(heterogeneity, "contrast", spy)
-    heterogeneity.analyse(groups, [[0, 1], [2, 3]], options)
+    heterogeneity.analyse(groups, [[0, 1], [2, 3]], effort)
     (structure, units), _ = seen
-    shares = np.concatenate([walks(group.graphs, 3)[0] for group in groups])
+    shares = np.concatenate(
+        [walks(group.graphs, heterogeneity.WALK_LENGTH)[0] for group in groups]
+    )
     np.testing.assert_allclose(structure**2, divergences(shares, shares), atol=1e-12)
     np.testing.assert_array_equal(units, np.repeat(np.arange(4), 6))
 
@@ -263,8 +266,8 @@ def test_structure_is_a_distance_and_clients_move_as_one(monkeypatch):
 def test_clients_of_a_federation_are_compared(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("simulations.markup.PIPE_WIDTH", 80)
     monkeypatch.setattr(heterogeneity, "load_partition", toys.federation)
-    command = ["--set", "dataset=PROTEINS", "--set", "num-clients=3", *QUICK]
-    assert heterogeneity.main([*command, "--out", str(tmp_path / "a")]) == 0
+    command = ["dataset=PROTEINS", "num-clients=3", *QUICK]
+    assert fedgraph(["heterogeneity", *command, "--out", str(tmp_path / "a")]) == 0
     out = capsys.readouterr().out
     shown = [line for line in out.splitlines() if str(tmp_path) not in line]
     assert max(map(len, shown)) <= 80
@@ -280,12 +283,12 @@ def test_clients_of_a_federation_are_compared(tmp_path, capsys, monkeypatch):
     ]  # fmt: skip
     assert len(toys.csv_rows(tmp_path / "a" / "random.csv")) == 12
     assert (tmp_path / "a" / "heterogeneity.png").stat().st_size > 10_000
-    assert heterogeneity.main([*command, "--out", str(tmp_path / "b")]) == 0
+    assert fedgraph(["heterogeneity", *command, "--out", str(tmp_path / "b")]) == 0
     for name in ("pairs.csv", "random.csv"):
         first, second = ((tmp_path / x / name).read_bytes() for x in "ab")
         assert first == second
     other = [*command, "--seed", "1", "--out", str(tmp_path / "c")]
-    assert heterogeneity.main(other) == 0
+    assert fedgraph(["heterogeneity", *other]) == 0
     assert toys.csv_rows(tmp_path / "c" / "pairs.csv") != found
 
 
@@ -294,8 +297,8 @@ def test_own_tables_are_compared(tmp_path, capsys):
         folder = tmp_path / f"client-{client}"
         own_files.write(folder)
     (tmp_path / "schema.toml").write_text(own_files.SCHEMA)
-    command = ["--set", "dataset=graphs-csv", "--set", f"data-dir={tmp_path}"]
-    code = heterogeneity.main([*command, "--set", "num-clients=2", *QUICK])
+    command = ["dataset=graphs-csv", f"data-dir={tmp_path}"]
+    code = fedgraph(["heterogeneity", *command, "num-clients=2", *QUICK])
     out, err = capsys.readouterr()
     assert code == 0, err
     assert "client 1" in out
@@ -308,18 +311,18 @@ def test_clusters_of_a_run_are_compared(run, tmp_path, capsys, monkeypatch):
     (folder / "clusters.json").write_text(json.dumps(clusters))
     monkeypatch.setattr(heterogeneity, "load_partition", toys.federation)
     command = ["--run", str(folder), *QUICK, "--out", str(tmp_path / "o")]
-    assert heterogeneity.main(command) == 0
+    assert fedgraph(["heterogeneity", *command]) == 0
     assert "within cluster" in capsys.readouterr().out
     found = toys.csv_rows(tmp_path / "o" / "clusters.csv")
     assert [row["clients"] for row in found] == ["0 2", "1"]
     assert [row["structure_pairs"] for row in found] == ["66", "15"]
     clusters["rounds"]["3"] = [[0, 1], [1, 7]]
     (folder / "clusters.json").write_text(json.dumps(clusters))
-    assert heterogeneity.main(command) == 2
+    assert fedgraph(["heterogeneity", *command]) == 2
     err = " ".join(capsys.readouterr().err.split())
     assert "names clients [0, 1, 1, 7]" in err
     (folder / "clusters.json").unlink()
-    assert heterogeneity.main(command) == 2
+    assert fedgraph(["heterogeneity", *command]) == 2
     assert "has no clusters.json" in " ".join(capsys.readouterr().err.split())
 
 
@@ -327,14 +330,13 @@ def test_clusters_of_a_run_are_compared(run, tmp_path, capsys, monkeypatch):
     ("arguments", "message"),
     [
         ([], "give one of: names of data sets, e.g. COX2"),
-        (["COX2", "--set", "num-clients=3"], "give one of: names of data sets"),
+        (["COX2", "num-clients=3"], "give one of: names of data sets"),
         (["COX2", "--run", "x"], "give one of: names of data sets"),
         (["--run", "/nowhere"], "/nowhere is no results folder: config.json cannot be"),
         (["Nonsense"], "Nonsense"),
-        (["--set", "dataset"], "--set needs key=value"),
-        (["--set", "dataset=synthetic", "--set", "nonsense=1"], "nonsense"),
+        (["dataset=synthetic", "nonsense=1"], "nonsense"),
         (
-            ["--set", "dataset=synthetic", "--graphs", "5000"],
+            ["dataset=synthetic", "--graphs", "5000"],
             "graphs of 10 groups are too many to compare all pairs (at most 10); set"
             " --graphs to 1 or less",
         ),
@@ -343,24 +345,22 @@ def test_clusters_of_a_run_are_compared(run, tmp_path, capsys, monkeypatch):
 def test_what_cannot_be_compared_is_refused(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr(heterogeneity, "_MAX_GRAPHS", 10)
     arguments = [a if a != "5000" else "10" for a in arguments]
-    assert heterogeneity.main(arguments) == 2
+    assert fedgraph(["heterogeneity", *arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--walk-length", "8"], ["--graphs", "0"], ["--bins", "x"], ["--seed", "-1"]],
+    [["--graphs", "0"], ["--shuffles", "x"], ["--seed", "-1"]],
 )
 def test_numbers_out_of_range_are_refused(arguments, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        heterogeneity.main(["COX2", *arguments])
-    assert stopped.value.code == 2
+    assert fedgraph(["heterogeneity", "COX2", *arguments]) == 2
     assert arguments[0] in capsys.readouterr().err
 
 
 def test_real_molecules_differ_from_random_graphs(data_dir, tmp_path):
-    command = ["MUTAG", "PTC_MR", "--set", f"data-dir={data_dir}", "--graphs", "20"]
-    assert heterogeneity.main([*command, "--out", str(tmp_path)]) == 0
+    command = ["MUTAG", "PTC_MR", f"data-dir={data_dir}", "--graphs", "20"]
+    assert fedgraph(["heterogeneity", *command, "--out", str(tmp_path)]) == 0
     found = {
         (r["group"], r["property"]): r for r in toys.csv_rows(tmp_path / "random.csv")
     }

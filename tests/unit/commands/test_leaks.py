@@ -13,17 +13,16 @@ from clients.privacy.accounts import Ledger
 from clients.privacy.laplace import add_noise
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.resolve import defaults, resolve
+from simulations.cli import main as fedgraph
 from simulations.leak_game import make_game, play_here, ratios
 from simulations.leaks import (
     Size,
-    _parser,
     attack,
     attack_all,
     best_possible,
     bound,
     clopper_pearson,
     judge,
-    main,
     most_showable,
     read,
     seen_weakening,
@@ -207,8 +206,8 @@ def test_a_client_without_edges_cannot_be_attacked():
 
 @pytest.mark.parametrize("few", [["--own", "3"], ["--processes", "0"]])
 def test_the_command_refuses_what_shows_nothing(few, capsys):
-    assert main(few) == 2
-    assert "must be >= 20" in capsys.readouterr().err
+    assert fedgraph(["leaks", *few]) == 2
+    assert "is not in the range x>=" in capsys.readouterr().err
 
 
 # The client, attacked --------------------------------------------------------------
@@ -284,9 +283,10 @@ def test_fresh_noise_that_is_not_charged_is_found_by_the_uploads_alone(monkeypat
 
 
 def test_real_molecules_lose_no_more_than_their_noise_allows(data_dir, tmp_path):
-    few = ["--own", "80", "--victims", "40", "--processes", "1"]
-    data = ["--set", f"data-dir={data_dir}", "--set", f"cache-dir={tmp_path}"]
-    rows, _ = attack_all(_parser().parse_args(["--dataset", "BACE", *few, *data]))
+    base = {"method": "fgcl", "dataset": "BACE", "features": "atoms-no-degree"}
+    base |= {"data-dir": str(data_dir), "cache-dir": str(tmp_path)}
+    few = {"own_trials": 80, "victims": 40, "processes": 1}
+    rows, _ = attack_all(base, [0.1, 1.0, 10.0], client=0, graphs=2, **few)
     clean, *noisy = rows
     # Without noise more is lost than epsilon 1 allows.
     assert clean.verdicts["upload"].low > noisy[1].bound

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-
 from fedgraph_flwr.core.tasks import NODE_CLASSIFICATION
 from simulations import node_statistics, relatedness
+from simulations.cli import main as fedgraph
 from simulations.tiny_runs import OF_TASK
 
 PLANTED = OF_TASK[NODE_CLASSIFICATION.name]
 
 
-def lines_of(capsys, module, *arguments, monkeypatch):
-    monkeypatch.setattr(module.console, "width", 200)
-    return module.main(list(arguments)), capsys.readouterr().out
-
-
 def test_statistics_of_clients_are_printed_one_by_one_or_refused(capsys, monkeypatch):
-    def run(*arguments):
-        return lines_of(capsys, node_statistics, *arguments, monkeypatch=monkeypatch)
-
-    code, out = run("planted", "--clients", "4,6", "--each")
-    assert code == 0
+    monkeypatch.setattr(node_statistics.console, "width", 200)
+    given = ["planted", "--clients", "4,6", "--each"]
+    assert fedgraph(["show", "node-statistics", *given]) == 0
+    out = capsys.readouterr().out
     assert [f"{n} (mean)" in out for n in (4, 5, 6)] == [True, False, True]
     assert sum("  client" in line for line in out.splitlines()) == 4 + 6
-    assert node_statistics.main(["synthetic"]) == 2
+    assert fedgraph(["show", "node-statistics", "synthetic"]) == 2
     told = capsys.readouterr().err
     assert "'synthetic' has no graph whose nodes are classified; name one" in told
 
@@ -32,13 +25,11 @@ def test_statistics_of_clients_are_printed_one_by_one_or_refused(capsys, monkeyp
 def test_relatedness_of_a_run_is_printed(run, capsys, monkeypatch):
     finished = run("fedgkd", **PLANTED)
     monkeypatch.setattr(relatedness.console, "width", 200)
-    monkeypatch.setattr(sys, "argv", ["relatedness", str(finished.path)])
-    assert relatedness.main() == 0
+    assert fedgraph(["show", "relatedness", str(finished.path)]) == 0
     out = capsys.readouterr().out
     found = relatedness.analyse(finished.path)
     for t in (1, max(found)):
         assert f"{found[t][1]:.2e}" in out
     plain = run("fedavg", **PLANTED)
-    monkeypatch.setattr(sys, "argv", ["relatedness", str(plain.path)])
-    assert relatedness.main() == 2
+    assert fedgraph(["show", "relatedness", str(plain.path)]) == 2
     assert "has no matrix 'R'; give the results folder" in capsys.readouterr().err

@@ -10,8 +10,8 @@ import pytest
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.process import memory_share
 from simulations import actors, planning
+from simulations.cli import main as fedgraph
 from simulations.planning import Probe, estimate
-from simulations.run import main
 
 FEW = Probe(
     clients=(0, 5, 9), seconds=0.6, peak_bytes=400_000_000, kept_bytes=390_000_000
@@ -93,7 +93,7 @@ def test_a_plan_counts_the_server_and_takes_a_second_probe(monkeypatch):
     monkeypatch.setattr(planning, "machines", lambda: [(2, 0)])
     told = planning.describe_plan(
         {"method": "fedavg", "num-clients": 10, "client-fraction": 0.8},
-        engine="flower",
+        inline=False,
         nodes=4,
         gpus=0.0,
     )
@@ -123,7 +123,7 @@ def test_a_probe_takes_all_clients_into_each_round(toy_data, monkeypatch):
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "host:port", "[::1]:1"])
 def test_a_cluster_that_does_not_answer_is_refused(monkeypatch, capfd, address):
     monkeypatch.setenv("RAY_ADDRESS", address)
-    assert main(["fedavg", "--plan"]) == 2
+    assert fedgraph(["run", "fedavg", "--plan"]) == 2
     told = capfd.readouterr().err
     assert f"RAY_ADDRESS='{address}' names no Ray cluster that answers" in told
 
@@ -137,12 +137,11 @@ def test_without_a_cluster_the_machine_is_this_one(monkeypatch):
 @pytest.mark.usefixtures("toy_data", "in_this_process")
 def test_a_plan_starts_no_run(tmp_path, capfd):
     results = tmp_path / "results"
-    code = main(
+    code = fedgraph(
         [
-            *("gcfl-plus-synthetic", "--plan", "--engine", "inline"),
+            *("run", "gcfl-plus-synthetic", "--plan", "--inline"),
             *("--results", str(results), "--seeds", "1,2"),
-            *("--set", "num-clients=7", "--set", "hidden-dim=4"),
-            *("--set", f"state-dir={tmp_path}/state"),
+            *("num-clients=7", "hidden-dim=4", f"state-dir={tmp_path}/state"),
         ]
     )
 
@@ -163,7 +162,7 @@ def test_a_plan_of_what_cannot_run_is_refused(toy_data, capfd):
 
     toy_data.setattr("datasets.load_partition", broken)
 
-    assert main(["fedavg", "--engine", "inline", "--plan"]) == 2
+    assert fedgraph(["run", "fedavg", "--inline", "--plan"]) == 2
     assert "no graphs today" in capfd.readouterr().err
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedgraph_flwr.core.errors import ConfigError
+from simulations.cli import main as fedgraph
 from simulations.presets import list_presets, load_preset
-from simulations.presets.__main__ import main
 
 
 def test_descriptions_are_lines_that_tell_presets_apart() -> None:
@@ -56,7 +56,7 @@ def test_unknown_preset_is_refused(name: str) -> None:
     message = str(caught.value)
     assert f"Nearest of {len(list_presets())}: " in message
     assert "gcfl-" in message.partition("Nearest")[2]
-    assert "`python -m simulations.presets` lists them" in message
+    assert "`fedgraph presets` lists them" in message
 
 
 @pytest.mark.parametrize(
@@ -228,14 +228,14 @@ def test_bad_families_are_refused(
 
 
 def test_the_command_lists_names_and_descriptions(capsys) -> None:
-    assert main(["mvgrl-fedprox-nci1"]) == 0
+    assert fedgraph(["presets", "mvgrl-fedprox-nci1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [
         "mvgrl-fedprox-nci1",
         "mvgrl-fedprox-nci1-iid",
     ]
     assert all("NCI1" in line for line in lines)
-    assert main(["no such preset"]) == 1
+    assert fedgraph(["presets", "no such preset"]) == 1
 
 
 def test_the_page_on_own_data_lists_its_presets() -> None:

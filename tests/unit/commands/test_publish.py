@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 
 import pytest
+from publish import publish, relink
 
 from fedgraph_flwr.core.errors import StorageError
-from simulations.publish import publish, relink
 
 PUBLISHED = ("README.md", "docs/privacy.md", "docs/runs/a.md", "datasets/README.md")
 

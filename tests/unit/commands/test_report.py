@@ -18,7 +18,7 @@ from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.view import html_report
 from fedgraph_flwr.view.gather import replay_command
-from simulations import report as command
+from simulations.cli import main as fedgraph
 from simulations.run import parse_assignment
 
 HOSTILE = (
@@ -260,11 +260,10 @@ def test_the_command_to_repeat_gives_the_run_config_again(runs):
     from fedgraph_flwr.resolve import defaults, resolve
 
     page = Page((runs[0] / "report.html").read_text(encoding="utf-8"))
-    line = re.search(r"python -m simulations\.run .*", page.words)
+    line = re.search(r"fedgraph run .*", page.words)
     words = shlex.split(line[0])
-    sets = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
-    chosen = dict(map(parse_assignment, sets))
-    again = resolve({**defaults(), "method": words[3], **chosen}).to_config()
+    chosen = dict(map(parse_assignment, words[3:-1]))
+    again = resolve({**defaults(), "method": words[2], **chosen}).to_config()
     before = json.loads((runs[0] / "config.json").read_text())
     places = {"results-dir", "state-dir", "cache-dir"}
     assert {k for k in before if before[k] != again[k]} <= places
@@ -276,8 +275,8 @@ def test_the_command_to_repeat_names_only_what_was_chosen():
     chosen = {"hidden-dim": 7, "data-dir": "/a 😀", "learning-rate": 0.5}
     config = resolve({**defaults(), "method": "fedavg", **chosen}).to_config()
     assert replay_command(config) == (
-        "python -m simulations.run fedavg --engine inline --set 'data-dir=\"/a 😀\"'"
-        " --set hidden-dim=7 --set learning-rate=0.5"
+        "fedgraph run fedavg 'data-dir=\"/a 😀\"' hidden-dim=7 learning-rate=0.5"
+        " --inline"
     )
 
 
@@ -288,9 +287,9 @@ def test_the_command_repeats_runs_of_versions_that_wrote_what_is_refused_now():
 
 def test_the_command_prints_the_page_and_refuses_what_is_no_run(runs, tmp_path, capsys):
     out = tmp_path / "both.html"
-    assert command.main([*map(str, runs), "--out", str(out)]) == 0
+    assert fedgraph(["report", *map(str, runs), "--out", str(out)]) == 0
     assert capsys.readouterr().out.strip() == str(out)
-    assert command.main([str(tmp_path)]) == 2
+    assert fedgraph(["report", str(tmp_path)]) == 2
     assert "is no results folder and holds none" in capsys.readouterr().err
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import multiprocessing
@@ -16,15 +15,24 @@ from threading import Thread
 
 import pytest
 
-from fedgraph_flwr.core import words
 from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.files import project_root
 from fedgraph_flwr.core.words import BY_HAND
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import load_summary
+from simulations.cli import SHOW, SITE, VERBS
+from simulations.cli import main as fedgraph
 from simulations.presets import list_presets
-from simulations.run import execute, main, named, parse_assignment, parse_seeds, plan
+from simulations.run import (
+    How,
+    execute,
+    flower_line,
+    named,
+    numbers,
+    parse_assignment,
+    plan,
+)
 
 
 @pytest.fixture
@@ -33,9 +41,11 @@ def command(toy_data, tmp_path):
 
     def start(*arguments: str, preset: str = "gcfl-plus-synthetic") -> int:
         small = ["num-clients=3", "num-server-rounds=1", "hidden-dim=4"]
-        sets = [f"--set={s}" for s in [*small, f"state-dir={tmp_path}/state"]]
-        where = ["--engine", "inline", "--results", str(tmp_path / "results")]
-        return main([preset, *where, *sets, *arguments])
+        if "--flower" not in arguments:
+            small = [*small, "--inline"]
+        where = [f"state-dir={tmp_path}/state", "--results", f"{tmp_path}/results"]
+        own = [word for word in arguments if word != "--flower"]
+        return fedgraph(["run", preset, *small, *where, *own])
 
     return start
 
@@ -52,8 +62,7 @@ def test_completed_runs_exit_with_0_and_one_folder_per_seed(command, tmp_path):
 @pytest.mark.parametrize(("given", "doubts"), [([], 0), ([("gcfl.seq-length", 7)], 1)])
 def test_only_what_the_user_set_for_nothing_is_told(given, doubts):
     """A preset has the keys of all methods of its family."""
-    asked = {"preset": "fedavg-proteins", "set": given, "results": None, "seeds": None}
-    (run,) = plan(argparse.Namespace(**asked))
+    (run,) = plan("fedavg-proteins", dict(given))
     assert len(resolve({**defaults(), **run}).warnings) == doubts
 
 
@@ -72,27 +81,27 @@ def test_a_failed_run_exits_with_1_and_is_named(command, toy_data, capfd):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["--set", "learning-rate=-1"], "learning-rate must be a finite number >= 0"),
-        (["--set", "nonsense"], "--set needs key=value, got 'nonsense'"),
-        (["--set", "seed=[1]"], "not a text, number, true or false"),
-        (["--seeds", "1,x"], "--seeds needs ints"),
+        (["learning-rate=-1"], "learning-rate must be a finite number >= 0"),
+        (["nonsense"], "a setting is written KEY=VALUE, got 'nonsense'"),
+        (["seed=[1]"], "not a text, number, true or false"),
+        (["--seeds", "1,x"], "--seeds needs numbers"),
         (["--nodes", "0"], "--jobs and --nodes must be at least 1"),
         (["--gpus", "-1"], "--gpus must be a share of a GPU, at least 0, got -1"),
         (["--gpus", "nan"], "--gpus must be a share of a GPU, at least 0, got nan"),
-        (["--engine", "inline", "--gpus", "0.1"], "--gpus needs --engine flower"),
-        (["--engine", "flower", "--gpus", "1e9"], "1e+09 leaves room for no actor"),
+        (["--gpus", "0.1"], "--gpus is for Flower's actors"),
+        (["--flower", "--gpus", "1e9"], "1e+09 leaves room for no actor"),
         (
-            ["--seeds", "10", "--set", "seed=3"],
-            "--seeds or --set seed, not both",
+            ["--seeds", "10", "seed=3"],
+            "--seeds or seed=..., not both",
         ),
-        (["--set", "gcfl.eps1=1"], "Known: gcfl.max-norm-threshold, gcfl.mean-norm"),
-        (["--set", "learning-rate=0.1,0.01"], "a run has one value: for several start"),
-        (["--set", "learning-rate=[0.1,0.01]"], "a run has one value: for several"),
-        (["--set", "rounds=3"], "Did you mean 'num-server-rounds'?"),
-        (["--set", "lr=0.1"], "Did you mean 'learning-rate'?"),
-        (["--set", "dataset=mutag"], "Did you mean 'MUTAG'?"),
-        (["--engine", "flower", "--jobs", "2"], "--jobs needs --engine inline"),
-        (["--set", "results-dir=/x"], "either --results or --set results-dir"),
+        (["gcfl.eps1=1"], "Known: gcfl.max-norm-threshold, gcfl.mean-norm"),
+        (["learning-rate=0.1,0.01"], "a run has one value: for several start"),
+        (["learning-rate=[0.1,0.01]"], "a run has one value: for several"),
+        (["rounds=3"], "Did you mean 'num-server-rounds'?"),
+        (["lr=0.1"], "Did you mean 'learning-rate'?"),
+        (["dataset=mutag"], "Did you mean 'MUTAG'?"),
+        (["--flower", "--jobs", "2"], "--jobs needs --inline"),
+        (["results-dir=/x"], "either --results or results-dir"),
     ],
 )
 def test_bad_requests_exit_with_2_before_anything_starts(
@@ -120,15 +129,8 @@ def test_an_unknown_name_tells_the_nearest_method_or_preset(
     assert f"unknown method or preset {given!r}. Did you mean {meant!r}?" in told
 
 
-@pytest.mark.parametrize("given", words.METHODS)
-def test_a_method_that_has_gone_tells_the_one_to_write_instead(command, capfd, given):
-    assert command(preset=given) == 2
-    told = " ".join(capfd.readouterr().err.split())
-    assert words.METHODS[given] in told
-
-
 def test_a_method_stands_for_its_defaults(command, tmp_path, capfd):
-    assert command("--set", "dataset=synthetic", preset="fedavg") == 0
+    assert command("dataset=synthetic", preset="fedavg") == 0
     told = capfd.readouterr().err
     (path,) = tmp_path.glob("results/*")
     assert f"completed: fedavg on synthetic seed 10: {path}\n" in told  # one line
@@ -138,8 +140,9 @@ def test_a_method_stands_for_its_defaults(command, tmp_path, capfd):
 
 def test_brackets_are_shown_and_lines_not_broken(command, capfd):
     text = f"[val]{'x' * 100}"
-    assert command("--set", text) == 2
-    assert f"error: --set needs key=value, got '{text}'" in capfd.readouterr().err
+    assert command(text) == 2
+    told = capfd.readouterr().err
+    assert f"error: a setting is written KEY=VALUE, got '{text}'" in told
 
 
 def test_ctrl_c_ends_without_a_traceback(command, monkeypatch, capfd):
@@ -190,10 +193,10 @@ def heeds_signals():
 )
 def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, sign, whom):
     results = tmp_path / "results"
-    command = [sys.executable, "-m", "simulations.run", "fedavg", "--engine", "inline"]
+    command = [sys.executable, "-m", "simulations.cli", "run", "fedavg", "--inline"]
     command += ["--jobs", "2", "--seeds", "1,2,3,4,5", "--results", str(results)]
     sets = ["dataset=synthetic", "num-clients=2", "num-server-rounds=1000"]
-    command += [f"--set={s}" for s in [*sets, f"state-dir={tmp_path}/state"]]
+    command += [*sets, f"state-dir={tmp_path}/state"]
     log_file = tmp_path / "log"
     with (
         log_file.open("w") as out,
@@ -223,7 +226,7 @@ def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, sign, wh
 def test_a_run_whose_process_is_killed_fails_alone(tmp_path):
     sets = {"method": "fedavg", "dataset": "synthetic", "num-server-rounds": 1000}
     sets |= {"results-dir": f"{tmp_path}/results", "state-dir": f"{tmp_path}/state"}
-    how = argparse.Namespace(jobs=2, engine="inline", nodes=1)
+    how = How(jobs=2, inline=True, nodes=1)
     outcomes = execute([{**sets, "seed": seed} for seed in (1, 2)], how)
 
     def kill_one():
@@ -240,7 +243,7 @@ def test_a_run_whose_process_is_killed_fails_alone(tmp_path):
 
 
 def test_presets_can_be_cut_by_head():
-    command = f"{sys.executable} -m simulations.presets | head -n 1"
+    command = f"{sys.executable} -m simulations.cli presets | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stdout
     assert done.stderr == ""
@@ -251,13 +254,30 @@ def test_values_are_toml_where_they_can_be():
     assert parse_assignment("persist-optimizer=false") == ("persist-optimizer", False)
     assert parse_assignment("method=gcfl+") == ("method", "gcfl+")
     assert parse_assignment('method="gcfl"') == ("method", "gcfl")
-    assert parse_seeds("10,42") == [10, 42]
+    assert numbers("--seeds", "10,42") == [10, 42]
     with pytest.raises(ConfigError):
-        parse_seeds("")
+        numbers("--seeds", "1,")
 
 
-def test_ctrl_c_while_a_command_is_loaded_is_one_line():
-    code = "import sys; sys.argv[0] = '-m'; import simulations; raise KeyboardInterrupt"
+def test_a_run_prints_the_line_of_flower_that_does_the_same():
+    line = flower_line({"method": "gcfl+", "seed": 3, "dry-run": True})
+    assert line == """flwr run . --run-config 'method="gcfl+" seed=3 dry-run=true'"""
+
+
+def test_the_list_of_verbs_imports_none_of_them(capsys):
+    code = "import sys; from simulations.cli import main; assert main(['--help']) == 0"
+    code += "; assert not {'torch', 'flwr', 'numpy'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr == "stopped by Ctrl-C\n"
-    assert done.returncode != 0
+    assert done.returncode == 0, done.stderr
+    assert all(f"\n  {verb} " in done.stdout for verb in (*VERBS, "show", "site"))
+
+
+@pytest.mark.parametrize(
+    "verb", [*VERBS, *(f"show {v}" for v in SHOW), *(f"site {v}" for v in SITE)]
+)
+def test_every_verb_has_help(verb, capsys):
+    assert fedgraph([*verb.split(), "--help"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"Usage: fedgraph {verb} ")
+    assert "\\" not in told  # marks of rich
+    assert fedgraph([*verb.split(), "--no-such-option"]) == 2

@@ -12,6 +12,7 @@ import numpy as np
 import own_files
 import pytest
 import toys
+from commands import at_site
 
 from datasets.tabular.schema_file import read_schema
 from fedgraph_flwr.core.command import STOPPED
@@ -20,7 +21,6 @@ from fedgraph_flwr.core.files import sha256_of
 from fedgraph_flwr.core.words import BY_HAND
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.site import check as module
-from fedgraph_flwr.site.__main__ import COMMANDS, main
 from fedgraph_flwr.site.baseline import keep
 from fedgraph_flwr.site.findings import OK, PROBLEM, UNKNOWN, Findings
 from fedgraph_flwr.trained.model_folder import read_about
@@ -80,7 +80,7 @@ def alone(site, tmp_path_factory):
     out = tmp_path_factory.mktemp("alone") / "model"
     data = str(site[0] / "data" / "site-1.csv")
     run_config = f'method="fedavg" {CONFIG}'
-    code = main(
+    code = at_site(
         [
             "baseline",
             data,
@@ -114,7 +114,7 @@ def test_a_trial_that_is_stopped_names_no_folder_to_go_on_from(
     monkeypatch.setattr("fedgraph_flwr.server_app._train", stop)
     data, out = str(site[0] / "data" / "site-1.csv"), tmp_path / "out"
     given = ["baseline", data, "--run-config", f'method="fedavg" {CONFIG}']
-    assert main([*given, "--client", "1", "--out", str(out)]) == STOPPED
+    assert at_site([*given, "--client", "1", "--out", str(out)]) == STOPPED
     assert capsys.readouterr().err.endswith(f"{BY_HAND}\n")
     assert "resume" not in caplog.text
     assert not out.exists()
@@ -123,13 +123,13 @@ def test_a_trial_that_is_stopped_names_no_folder_to_go_on_from(
 def test_join_or_not_is_read_from_the_sites_own_test_items(site, alone, capsys):
     data = str(site[0] / "data" / "site-1.csv")
     given = ["baseline", data, "--out", str(alone), "--against", str(own_model(site))]
-    assert main([*given, "--json"]) == 0
+    assert at_site([*given, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["federated"] == score(site[1], 1)
     assert told["alone"] == score(site[2], 1)
     assert told["gain"] == told["federated"] - told["alone"]
     assert (told["low"], told["high"], told["verdict"]) == (None, None, "cannot tell")
-    assert main(given) == 0
+    assert at_site(given) == 0
     words = capsys.readouterr().out
     assert f"no interval: both models rank these items alike ({told['rare']})" in words
     assert re.search(r"roc-auc on \d+ test items of this site \(\d+ of 'amine: ", words)
@@ -162,7 +162,7 @@ def test_join_or_not_is_read_from_the_sites_own_test_items(site, alone, capsys):
 )
 def test_what_cannot_be_a_baseline_is_refused(site, tmp_path, words, match, capsys):
     data = str(site[0] / "data" / "site-1.csv")
-    code = main(["baseline", data, "--out", str(tmp_path / "out"), *words])
+    code = at_site(["baseline", data, "--out", str(tmp_path / "out"), *words])
     assert code == 2
     assert re.search(match, capsys.readouterr().err)
     assert not (tmp_path / "out").exists()
@@ -171,10 +171,10 @@ def test_what_cannot_be_a_baseline_is_refused(site, tmp_path, words, match, caps
 def test_what_flower_leaves_out_of_a_node_config_is_named(tmp_path, capsys):
     """A site with spaces around = of its policy had none, and the check said ok."""
     given = ["check", "--node-config", "clients=\"0\", policy = '/p' resident=true"]
-    assert main(given) == 2
+    assert at_site(given) == 2
     words = r"--node-config has \"policy = '/p'\", which Flower .* without spaces"
     assert re.search(words, capsys.readouterr().err)
-    assert main(["check", str(tmp_path / "gone")]) == 1
+    assert at_site(["check", str(tmp_path / "gone")]) == 1
     assert f"data: there is no {tmp_path / 'gone'}" in capsys.readouterr().out
 
 
@@ -189,7 +189,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_training(
         "--run-config",
         f'method="fedavg" {CONFIG}',
     ]
-    assert main(["baseline", str(site[0] / "data" / "site-1.csv"), *words]) == 2
+    assert at_site(["baseline", str(site[0] / "data" / "site-1.csv"), *words]) == 2
     assert f"this user may not write to {tmp_path}" in capsys.readouterr().err
 
 
@@ -197,12 +197,12 @@ def test_models_of_other_protocols_are_not_compared(site, alone, tmp_path, capsy
     data = str(site[0] / "data" / "site-1.csv")
     copy = tmp_path / "other"
     shutil.copytree(own_model(site), copy)
-    code = main(["baseline", data, "--out", str(copy), "--against", str(alone)])
+    code = at_site(["baseline", data, "--out", str(copy), "--against", str(alone)])
     assert code == 2
     assert "holds a model of method 'fedavg'" in capsys.readouterr().err
     again = ["--run-config", f'method="fedavg" {CONFIG}']
     used = ["baseline", data, "--out", str(alone), *again]
-    assert main(used) == 2
+    assert at_site(used) == 2
     assert "is there already" in capsys.readouterr().err
 
 
@@ -218,7 +218,7 @@ def test_a_strangers_model_imports_no_module_of_this_machine(site, tmp_path, cap
     lines = [f"{digest}  model.json" if "model.json" in x else x for x in lines]
     (theirs / "SHA256SUMS").write_text("\n".join(lines))
     out = ["--out", str(tmp_path / "out"), "--against", str(theirs)]
-    assert main(["baseline", data, *out]) == 2
+    assert at_site(["baseline", data, *out]) == 2
     assert "which a model folder may not import" in capsys.readouterr().err
     assert "antigravity" not in sys.modules
 
@@ -228,7 +228,7 @@ def test_a_strangers_model_imports_no_module_of_this_machine(site, tmp_path, cap
 
 def test_test_items_are_predicted_with_the_score_of_the_run(site, tmp_path, capsys):
     data, out = str(site[0] / "data" / "site-1.csv"), tmp_path / "p.csv"
-    code = main(["predict", str(own_model(site)), data, "--test", "--out", str(out)])
+    code = at_site(["predict", str(own_model(site)), data, "--test", "--out", str(out)])
     assert code == 0
     assert f"items: {score(site[1], 1)!r}" in capsys.readouterr().out
     rows = toys.csv_rows(out)
@@ -238,9 +238,9 @@ def test_test_items_are_predicted_with_the_score_of_the_run(site, tmp_path, caps
 def test_new_items_that_do_not_fit_leave_exit_code_1(site, tmp_path, capsys):
     (tmp_path / "new.csv").write_text("smiles\nCCO\nnonsense\n")
     given = ["predict", str(site[1] / "models"), str(tmp_path / "new.csv")]
-    assert main([*given, "--out", str(tmp_path / "p.csv")]) == 1
+    assert at_site([*given, "--out", str(tmp_path / "p.csv")]) == 1
     assert "not predicted: line 3: not a SMILES string" in capsys.readouterr().out
-    assert main([*given, "--out", str(tmp_path / "p.csv"), "--json"]) == 1
+    assert at_site([*given, "--out", str(tmp_path / "p.csv"), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     why = [{"line": "3", "problem": "not a SMILES string"}]
     assert (told["items"], told["score"], told["not_predicted"]) == (1, None, why)
@@ -261,7 +261,7 @@ def test_files_that_cannot_be_predicted_are_named(site, tmp_path, text, match, c
     if text is not None:
         place.write_text(text)
     given = ["predict", str(site[1] / "models"), str(place)]
-    assert main([*given, "--out", str(tmp_path / "p.csv")]) == 2
+    assert at_site([*given, "--out", str(tmp_path / "p.csv")]) == 2
     assert re.search(match, capsys.readouterr().err)
     assert not (tmp_path / "p.csv").exists()
 
@@ -278,10 +278,10 @@ def test_files_that_cannot_be_predicted_are_named(site, tmp_path, text, match, c
         ("predict", "/none", "/none", "--out", "p.csv"),
         ("audit", "/none"),
     ],
-    ids=COMMANDS,
+    ids=lambda words: words[0],
 )
 def test_a_program_reads_from_json_why_a_command_could_not_look(words, capsys):
-    assert main([*words, "--json"]) == 2
+    assert at_site([*words, "--json"]) == 2
     told, error = capsys.readouterr()
     found = json.loads(told)
     assert found["exit_code"] == 2
@@ -291,7 +291,7 @@ def test_a_program_reads_from_json_why_a_command_could_not_look(words, capsys):
 def test_a_schema_is_told_as_json(tmp_path, capsys):
     own_files.write(tmp_path / "site")
     given = ["schema", str(tmp_path / "site"), "--out", str(tmp_path / "schema.toml")]
-    assert main([*given, "--min-count", "1", "--json"]) == 0
+    assert at_site([*given, "--min-count", "1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["sha256"] == read_schema(tmp_path / "schema.toml").sha256
     assert told["outputs"] == 2
@@ -318,7 +318,7 @@ def machine(monkeypatch):
 
 
 def check(words, capsys):
-    code = main(["check", *words, "--json"])
+    code = at_site(["check", *words, "--json"])
     told = json.loads(capsys.readouterr().out)
     assert told["exit_code"] == code
     return code, {f["what"]: f for f in told["findings"]}
@@ -366,7 +366,7 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
 def test_rows_left_out_and_doubts_of_the_run_are_findings(tmp_path, capsys):
     (made, *_) = write_examples(tmp_path / "example")
     west = made / "west"
-    assert main(["schema", str(made / "north"), "--out", f"{west}/schema.toml"]) == 0
+    assert at_site(["schema", str(made / "north"), "--out", f"{west}/schema.toml"]) == 0
     capsys.readouterr()
     run_config = (
         'method="gcfl+" dataset="graphs-csv" csv-label-kind="classes" num-clients=3'
@@ -401,9 +401,9 @@ def test_a_schema_alone_says_how_the_data_are_read(tmp_path, capsys, kind, row):
     write_examples(tmp_path)
     own, schema = tmp_path / kind, tmp_path / kind / "schema.toml"
     site = own / ("north" if kind == "graphs" else "bank-a")
-    assert main(["schema", str(site), "--out", str(schema)]) == 0
+    assert at_site(["schema", str(site), "--out", str(schema)]) == 0
     capsys.readouterr()
-    assert main(["check", str(own), "--node-config", 'clients="7"']) in (0, 1)
+    assert at_site(["check", str(own), "--node-config", 'clients="7"']) in (0, 1)
     folders = sum(p.is_dir() for p in own.iterdir())
     assert capsys.readouterr().out.count(" data: ") == folders
     words = [str(site), "--schema", str(schema)]
@@ -414,7 +414,7 @@ def test_a_schema_alone_says_how_the_data_are_read(tmp_path, capsys, kind, row):
     shutil.copy(schema, site)
     assert check(words, capsys)[1]["data"]["state"] == OK
     molecules = ["check", str(site / "nodes.csv"), *words[1:]]
-    assert main(molecules) == 1
+    assert at_site(molecules) == 1
     assert "molecules (smiles-csv) have no schema" in capsys.readouterr().out
     with (site / "edges.csv").open("a") as edges:
         edges.write(row + "\n")
@@ -432,7 +432,7 @@ def test_a_schema_alone_says_how_the_data_are_read(tmp_path, capsys, kind, row):
     for broken in ("format = 2", "[", 'outside = "dorp"\n' + schema.read_text(), ""):
         for place in (site, own):  # of this site, or of one of several
             (site / "schema.toml").write_text(broken)
-            assert main(["check", str(place)]) == 1
+            assert at_site(["check", str(place)]) == 1
             told = capsys.readouterr().out
             assert f"problem    schema: {site / 'schema.toml'}" in told
 
@@ -532,10 +532,12 @@ def test_molecules_that_are_left_out_are_a_finding(tmp_path, capsys):
 
 def test_check_tells_rows_that_are_left_out_once(tmp_path, capsys, caplog):
     (made, *_) = write_examples(tmp_path / "example")
-    assert main(["schema", f"{made}/north", "--out", f"{made}/west/schema.toml"]) == 0
+    assert (
+        at_site(["schema", f"{made}/north", "--out", f"{made}/west/schema.toml"]) == 0
+    )
     config = 'method="fedavg" dataset="graphs-csv" num-clients=3 num-server-rounds=2'
     words = ["check", f"{made}/west", "--run-config", config]
-    main([*words, "--node-config", f'clients="2" cache-dir="{tmp_path}/cache"'])
+    at_site([*words, "--node-config", f'clients="2" cache-dir="{tmp_path}/cache"'])
     told = capsys.readouterr().out + caplog.text
     assert told.count("nodes.csv, line 22, column 'warmth'") == 1
     assert "not used: joint of edges.csv" in told
@@ -603,7 +605,7 @@ def test_what_the_site_allows_is_tried_as_it_allows_it(
     (tmp_path / "outside_checked.py").write_text(toys.PLUGIN)
     words = [f"{site[0]}/data/site-1.csv", "--run-config"]
     words += [f'{CONFIG} method="outside_checked:METHOD"', "--node-config"]
-    assert main(["check", *words, 'clients="1"']) == 2
+    assert at_site(["check", *words, 'clients="1"']) == 2
     assert "outside_checked" not in sys.modules
     allowed = 'clients="1" plugins="outside_checked"'
     assert check([*words, allowed], capsys)[1]["training"]["state"] == OK

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import http.server
 import ipaddress
@@ -19,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
 from fedgraph_flwr.site import check_link as module
-from fedgraph_flwr.site.check_link import check_link
+from fedgraph_flwr.site.check_link import Link, check_link
 from fedgraph_flwr.site.findings import OK, PROBLEM, SKIPPED, UNKNOWN, Findings
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -120,10 +119,14 @@ def keys(tmp_path_factory):
 
 
 def see(address, ca=None, *, key=None, insecure=False):
-    table, given = Findings(), argparse.Namespace(superlink=address)
-    given.root_certificates, given.insecure = ca, insecure
-    given.auth_supernode_private_key = key
-    check_link(table, given)
+    table = Findings()
+    link = Link(
+        superlink=address,
+        root_certificates=ca,
+        auth_supernode_private_key=key,
+        insecure=insecure,
+    )
+    check_link(table, link)
     return {row["what"]: row for row in table.rows}
 
 

@@ -13,9 +13,7 @@ from fedgraph_flwr.core.network import Network, build_topology
 from fedgraph_flwr.node.node_config import trusted_peers
 from fedgraph_flwr.results.printed import describe_network, facts_of
 from fedgraph_flwr.view.matrices import draw_facts, draw_network
-from simulations import figures
-from simulations import fingerprint as fingerprint_command
-from simulations import topology as topology_command
+from simulations.cli import main as fedgraph
 
 PNG = b"\x89PNG"
 
@@ -51,7 +49,7 @@ def site(tmp_path):
 
 
 def printed(capsys, *given):
-    assert fingerprint_command.main([str(part) for part in given]) == 0
+    assert fedgraph(["site", "fingerprint", *map(str, given)]) == 0
     return capsys.readouterr().out.splitlines()
 
 
@@ -89,7 +87,7 @@ def test_a_second_experiment_of_one_run_is_warned_of(site, capsys):
 
 def test_a_key_is_made_before_any_run_and_used_by_all(tmp_path, capsys):
     given = ("--state-dir", tmp_path, "--client", 3)
-    assert fingerprint_command.main([str(part) for part in given]) == 2
+    assert fedgraph(["site", "fingerprint", *map(str, given)]) == 2
     assert "client 3 has no key in" in capsys.readouterr().err
     (made,) = printed(capsys, *given, "--make")
     assert printed(capsys, *given) == printed(capsys, *given, "--make") == [made]
@@ -97,15 +95,15 @@ def test_a_key_is_made_before_any_run_and_used_by_all(tmp_path, capsys):
     assert fingerprint(ring.public_key) == made
     config = {"peers": f"3:{made}", "state-dir": "s"}
     assert trusted_peers(config) == {3: made}
-    assert fingerprint_command.main(["--make"]) == 2
+    assert fedgraph(["site", "fingerprint", "--make"]) == 2
     assert "--make needs --client" in capsys.readouterr().err
 
 
 def test_no_keys_is_said_with_the_cure(site, capsys):
     folder, _ = site
-    assert fingerprint_command.main(["--state-dir", str(folder / "none")]) == 2
+    assert fedgraph(["site", "fingerprint", "--state-dir", str(folder / "none")]) == 2
     assert "a run whose letters are sealed" in capsys.readouterr().err
-    assert fingerprint_command.main(["strange", "--state-dir", str(folder)]) == 2
+    assert fedgraph(["site", "fingerprint", "strange", "--state-dir", str(folder)]) == 2
     assert "no keys of run 'strange'" in capsys.readouterr().err
 
 
@@ -115,7 +113,7 @@ def test_no_keys_is_said_with_the_cure(site, capsys):
 def test_a_topology_is_said_and_drawn(tmp_path, capsys):
     figure = tmp_path / "figures" / "ring.png"
     given = ["ring", "--clients", "4", "--without", "1,3", "--figure", str(figure)]
-    assert topology_command.main(given) == 0
+    assert fedgraph(["show", "topology", *given]) == 0
     out = capsys.readouterr().out
     assert "ring topology, 4 edges, connected, spectral gap 0.6667" in out
     assert "2 dropped out (clients 1, 3), the 2 others went on and are in parts" in out
@@ -125,7 +123,7 @@ def test_a_topology_is_said_and_drawn(tmp_path, capsys):
 
 def test_an_impossible_topology_exits_with_the_reason(capsys):
     given = ["random-regular", "--clients", "5", "--degree", "3"]
-    assert topology_command.main(given) == 2
+    assert fedgraph(["show", "topology", *given]) == 2
     assert "5 clients with 3 neighbours" in capsys.readouterr().err
 
 
@@ -167,7 +165,7 @@ def test_a_runs_network_is_drawn_from_its_summary(tmp_path):
 
 def test_the_figures_command_draws_the_network_too(tmp_path, capsys):
     (tmp_path / "summary.json").write_text(json.dumps({"network": facts()}))
-    assert figures.main([str(tmp_path)]) == 0
+    assert fedgraph(["figures", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'network.png'}\n"
 
 

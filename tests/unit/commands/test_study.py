@@ -15,6 +15,7 @@ from fedgraph_flwr.resolve import defaults, resolve
 from simulations import study
 from simulations import study as figures
 from simulations.benchmark.verdict import judge
+from simulations.cli import main as fedgraph
 from simulations.markup import markdown
 from simulations.presets import load_preset
 from simulations.study import draw_study
@@ -213,7 +214,7 @@ def test_pages_of_runs_are_made_from_their_files(name):
     """Make them again by the command in their heading if this fails."""
     csv, place = (Path("docs/runs", f"{name}.{end}") for end in ("csv", "md"))
     found = frame.by_row(read(DOCS.parent / csv))
-    made = study.page(load_study(name.partition("-")[0]), found, place, csv)
+    made = study.page_text(load_study(name.partition("-")[0]), found, place, csv)
     assert (DOCS.parent / place).read_text(encoding="utf-8") == made
 
 
@@ -345,7 +346,7 @@ def test_tables_show_scores_differences_and_what_is_missing(small):
 
 def test_a_page_has_every_row_and_its_command(small):
     given = rows({"a-x": {1: 0.7, 2: 0.6}, "z": {1: 0.1}})
-    page = study.page(small, by_row(given), Path("small.md"), None)
+    page = study.page_text(small, by_row(given), Path("small.md"), None)
     assert max(map(len, page.splitlines())) <= 120
     words = " ".join(page.split())
     assert "study small DIR --page small.md`; do not edit." in words
@@ -426,18 +427,18 @@ def test_the_program_adds_to_its_file_and_prints_from_it_alone(run, tmp_path, ca
     path = tmp_path / "runs.csv"
     name = "fgcl-gcn-bace-1"
     write(path, [result(name, 1, 0.5), result(name, 2, 0.7)])
-    assert study.main(["fgcl", "--csv", str(path)]) == 0
+    assert fedgraph(["study", "fgcl", "--csv", str(path)]) == 0
     scores = "0.6000 ± 0.1414 | 0.5000 ± 0.1414 | 0.7500 ± 0.0000 | 0.6665"
     assert f"| {name} | 2 | 40 | 2 | {scores} |" in capsys.readouterr().out
     folder = run("fedavg", **{"num-server-rounds": 1}).path
-    assert study.main(["fgcl", str(folder), "--csv", str(path)]) == 0
+    assert fedgraph(["study", "fgcl", str(folder), "--csv", str(path)]) == 0
     assert len(read(path)) == 3
     assert "not used: fedavg" in capsys.readouterr().err
-    assert study.main(["fgcl", "--csv", str(path), "--rule", "validation"]) == 0
+    assert fedgraph(["study", "fgcl", "--csv", str(path), "--rule", "validation"]) == 0
     assert "Protocol: rule validation" in capsys.readouterr().out
-    assert study.main(["fgcl", "--csv", str(path), "--rule", "finl"]) == 2
+    assert fedgraph(["study", "fgcl", "--csv", str(path), "--rule", "finl"]) == 2
     assert "Did you mean 'final'?" in " ".join(capsys.readouterr().err.split())
-    assert study.main(["fgcl"]) == 2
+    assert fedgraph(["study", "fgcl"]) == 2
     assert "give folders of runs" in capsys.readouterr().err
 
 
@@ -447,15 +448,15 @@ def test_the_program_writes_a_page_and_draws_differences(tmp_path, capsys):
     write(path, [result(row, s, v) for row, v in for_page.items() for s in (1, 2)])
     page, folder = tmp_path / "fgcl.md", tmp_path / "img"
     options = ["--csv", str(path), "--page", str(page), "--figures", str(folder)]
-    assert study.main(["fgcl", *options]) == 0
-    made = study.page(load_study("fgcl"), frame.by_row(read(path)), page, path)
+    assert fedgraph(["study", "fgcl", *options]) == 0
+    made = study.page_text(load_study("fgcl"), frame.by_row(read(path)), page, path)
     assert page.read_text() == made
     assert "from [runs.csv](runs.csv); do not edit." in " ".join(made.split())
     (drawn,) = folder.iterdir()
     assert drawn.name == "fgcl-differences.png"
     assert drawn.read_bytes().startswith(b"\x89PNG")
     write(path, [result("fgcl-gcn-bace-10", 1)])
-    assert study.main(["fgcl", *options]) == 2
+    assert fedgraph(["study", "fgcl", *options]) == 2
     assert "no difference of [[figure]]" in " ".join(capsys.readouterr().err.split())
 
 
@@ -471,7 +472,7 @@ def test_a_sweep_is_drawn_by_itself(tmp_path, capsys):
     path = tmp_path / "runs.csv"
     write(path, [result(name, 10) for name in names])
     options = ["gcfl", "--csv", str(path), "--figures", str(tmp_path / "img")]
-    assert study.main(options) == 0
+    assert fedgraph(["study", *options]) == 0
     assert [p.name for p in (tmp_path / "img").iterdir()] == ["gcfl-epsilon-1.png"]
     assert "in no table" not in capsys.readouterr().err
 
@@ -525,7 +526,7 @@ def test_results_outlive_a_write_that_is_interrupted(tmp_path, monkeypatch):
     csv, page = tmp_path / "gcfl.csv", tmp_path / "gcfl.md"
     write(csv, [result("a"), result("b")])
     given = ["gcfl", "--csv", str(csv), "--page", str(page)]
-    assert study.main(given) == 0
+    assert fedgraph(["study", *given]) == 0
     before = csv.read_bytes(), page.read_bytes()
     with pytest.raises(ValueError, match="format code 'f'"):
         write(csv, [result("a"), result("b", trained="no number")])
@@ -535,6 +536,6 @@ def test_results_outlive_a_write_that_is_interrupted(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Path, "write_text", stop)
-    assert study.main(given) == STOPPED
+    assert fedgraph(["study", *given]) == STOPPED
     assert (csv.read_bytes(), page.read_bytes()) == before
     assert len(list(tmp_path.iterdir())) == 2

@@ -21,7 +21,7 @@ from fedgraph_flwr.core.embedding_scores import (
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.selection import best_labelled, final
-from simulations import compare, study
+from simulations.cli import main as fedgraph
 from simulations.presets import load_preset
 from simulations.study import draw_study
 from simulations.tables import controls
@@ -133,7 +133,7 @@ def results_of(root: Path) -> tuple[list[dict[str, object]], list[str]]:
 
 
 def tables_of(capsys: pytest.CaptureFixture[str], root: Path, *options: str) -> str:
-    assert study.main(["fclg", str(root), *options]) == 0
+    assert fedgraph(["study", "fclg", str(root), *options]) == 0
     return capsys.readouterr().out
 
 
@@ -235,10 +235,12 @@ def test_a_file_has_all_that_tables_and_figures_need(
     # 0.7123 by all digits, 0.7124 by the six of the file
     write_run(results, "fclg-h-proteins", 1, {0: 0.5, 2: 0.71234997})
     from_runs = tables_of(capsys, results, "--csv", str(path))
-    assert study.main(["fclg", "--csv", str(path)]) == 0
+    assert fedgraph(["study", "fclg", "--csv", str(path)]) == 0
     assert capsys.readouterr().out == from_runs
     folder = tmp_path / "img"
-    assert study.main(["fclg", "--csv", str(path), "--figures", str(folder)]) == 0
+    assert (
+        fedgraph(["study", "fclg", "--csv", str(path), "--figures", str(folder)]) == 0
+    )
     assert sorted(p.name for p in folder.iterdir()) == [
         "fclg-differences.png",
         "fclg-rounds-proteins.png",
@@ -285,8 +287,8 @@ def test_left_out_runs_are_listed(
     (write_run(results, name, 7, scores) / "rounds.csv").unlink()
     (results / "killed").mkdir()
     (results / "killed" / "rounds.csv").write_text("round,client\n")
-    for program, options in ((study, ["fclg"]), (compare, ["--markdown"])):
-        assert program.main([*options, str(results)]) == 0
+    for options in (["study", "fclg"], ["compare", "--markdown"]):
+        assert fedgraph([*options, str(results)]) == 0
         out, err = capsys.readouterr()
         assert f"| {name} |" not in out
         assert "nodes" not in out
@@ -318,17 +320,17 @@ def test_runs_on_other_data_share_no_table(
 ) -> None:
     other = {"data_sha256": {str(c): "beef" * 16 for c in range(6)}}
     write_run(results, "mvgrl-fedavg-proteins", 1, {0: 0.1, 2: 0.6}, **other)
-    assert study.main(["fclg", str(results)]) == 2
+    assert fedgraph(["study", "fclg", str(results)]) == 2
     assert "were made on different data" in " ".join(capsys.readouterr().err.split())
 
 
 def test_nothing_usable_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert study.main(["fclg", str(tmp_path)]) == 2
+    assert fedgraph(["study", "fclg", str(tmp_path)]) == 2
     assert "no run found" in capsys.readouterr().err
     write_run(tmp_path, "fclg-proteins", 1, {0: 0.5}, status="failed")
-    assert study.main(["fclg", str(tmp_path)]) == 2
+    assert fedgraph(["study", "fclg", str(tmp_path)]) == 2
     assert "failed: boom" in " ".join(capsys.readouterr().err.split())
 
 
@@ -414,7 +416,7 @@ def test_controls_are_rows_of_the_file(
     before = path.read_bytes()
     with with_none as patch:
         patch.setattr(controls, "scores_of", None)
-        assert study.main(["fclg", "--csv", str(path), "--controls"]) == 0
+        assert fedgraph(["study", "fclg", "--csv", str(path), "--controls"]) == 0
     assert path.read_bytes() == before
 
 
@@ -422,7 +424,7 @@ def test_controls_on_other_data_are_refused(
     results: Path, toy_tu: GraphSet, capsys: pytest.CaptureFixture[str]
 ) -> None:
     object.__setattr__(toy_tu, "raw_sha256", "beef")
-    assert study.main(["fclg", str(results), "--controls"]) == 2
+    assert fedgraph(["study", "fclg", str(results), "--controls"]) == 2
     err = " ".join(capsys.readouterr().err.split())
     assert "those of fclg-proteins with seed 1" in err
     assert "set FEDGRAPH_DATA to the data of the runs" in err
@@ -445,7 +447,7 @@ def test_compare_takes_embedding_runs(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for rule in ("final", "best_labelled"):
-        assert compare.main([str(results), "--markdown", "--rule", rule]) == 0
+        assert fedgraph(["compare", str(results), "--markdown", "--rule", rule]) == 0
         out = capsys.readouterr().out
         assert "PROTEINS: all accuracy, 6 clients" in out
         row = (
@@ -456,10 +458,10 @@ def test_compare_takes_embedding_runs(
         # nothing of the GCFL paper, which has none of these methods
         assert "2106.13423" not in out
         assert "self-train" not in out
-    assert compare.main([str(results)]) == 0
+    assert fedgraph(["compare", str(results)]) == 0
     assert "| not shown" not in capsys.readouterr().out
     png = results / "gain.png"
-    assert compare.main([str(results), "--figure", str(png)]) == 2
+    assert fedgraph(["compare", str(results), "--figure", str(png)]) == 2
     assert "was not drawn" in capsys.readouterr().err
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.view.gather import gather
 from simulations import watch
+from simulations.cli import main as fedgraph
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_it_ends_with_the_run(copy, monkeypatch, capsys):
         (copy / "summary.json").write_text(json.dumps(failed))
 
     monkeypatch.setattr(watch.time, "sleep", finish)
-    assert watch.main([str(copy), "--every", "0.5"]) == 1
+    assert fedgraph(["watch", str(copy), "--every", "0.5"]) == 1
     assert looks == [0.5]
     told = capsys.readouterr().out
     assert "too few" in told
@@ -118,7 +119,7 @@ def test_failures_by_site_while_it_goes_on(copy):
 
 
 def test_no_run_is_refused(tmp_path, capsys):
-    assert watch.main([str(tmp_path)]) == 2
+    assert fedgraph(["watch", str(tmp_path)]) == 2
     assert "is no results folder" in capsys.readouterr().err
-    assert watch.main([str(tmp_path), "--every", "nan"]) == 2
+    assert fedgraph(["watch", str(tmp_path), "--every", "nan"]) == 2
     assert "--every needs a number > 0" in capsys.readouterr().err

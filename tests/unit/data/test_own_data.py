@@ -423,7 +423,7 @@ def test_nodes_without_label_have_no_role(tmp_path):
             lambda d: own_files.write(d / "a"),
             {},
             DataError,
-            r"there is no schema .*python -m fedgraph_flwr.site schema",
+            r"there is no schema .*fedgraph site schema",
         ),
         (
             lambda d: own_files.write_graph(d),

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import own_files
 import pytest
+from commands import at_site
 
 from datasets.own.graph_tables import build
 from datasets.own.infer import infer_schema
@@ -15,7 +16,6 @@ from datasets.tabular.schema_file import read_schema, to_toml
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.site.__main__ import main
 
 
 def site(folder, **columns):
@@ -651,13 +651,13 @@ def test_one_graph(tmp_path):
 
 def test_the_command(tmp_path, capsys):
     folder, out = site(tmp_path / "site"), tmp_path / "schema.toml"
-    assert main(["schema", str(folder), "--out", str(out)]) == 0
+    assert at_site(["schema", str(folder), "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "the schema tells its mean, about 42" in said
     assert "Read it, correct it, then give it to all sites." in said
     assert read_schema(out) == infer_schema(folder)[0]
-    assert main(["schema", str(folder), "--out", str(out)]) == 2
+    assert at_site(["schema", str(folder), "--out", str(out)]) == 2
     assert "is there already" in capsys.readouterr().err
-    assert main(["schema", str(tmp_path), "--out", str(out)]) == 2
+    assert at_site(["schema", str(tmp_path), "--out", str(out)]) == 2
     assert "name the folder of one client" in capsys.readouterr().err
-    assert main(["schema", str(folder), "--out", "x", "--min-count", "0"]) == 2
+    assert at_site(["schema", str(folder), "--out", "x", "--min-count", "0"]) == 2

@@ -277,9 +277,7 @@ def test_the_log_and_an_error_name_the_first_five_bad_rows(load, caplog, bad_row
         )
     listed = re.findall(r"line (\d+): not a SMILES string", caplog.text)
     assert listed == [] if refused else [str(line) for line in range(6, 11)]
-    assert refused or "and 4 more; python -m fedgraph_flwr.site check names all" in (
-        caplog.text
-    )
+    assert refused or "and 4 more; fedgraph site check names all" in (caplog.text)
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_documented_runs_are_found_and_accepted():
     assert {"gcfl-kept.md", "fclg-kept.md", "fedgkd.csv", "spreadgnn.csv"} <= places
     presets = {argv[0]: argv for place, argv, *_ in found if place.endswith(".csv")}
     for argv in presets.values():
-        pairs = [argv[i + 1] for i, word in enumerate(argv) if word == "--set"]
+        pairs = [word for word in argv if "=" in word]
         config = load_preset(argv[0]) | dict(map(parse_assignment, pairs))
         resolve({**defaults(), **config})
 
@@ -215,11 +215,9 @@ def test_short_runs_are_of_every_method():
 
 @pytest.mark.slow
 def test_a_hash_that_holds_and_one_that_does_not(tmp_path, capsys):
-    argv = ["fedavg-synthetic", "--seeds", "3", "--set", "num-server-rounds=1"]
+    argv = ["fedavg-synthetic", "num-server-rounds=1", "--seeds", "3"]
     weights = same_weights.weights_of(argv)[:12]
-    command = (
-        f"`python -m simulations.run {' '.join(argv[:3])}\n  {' '.join(argv[3:])}`"
-    )
+    command = f"`fedgraph run {' '.join(argv[:3])}\n  {' '.join(argv[3:])}`"
     for shown, code in ((weights, 0), ("0" * 12, 1)):
         (tmp_path / "page.md").write_text(f"- {command}: weights `{shown}`.\n")
         given = ["--documented", "--all", "--docs", str(tmp_path)]

@@ -1,4 +1,4 @@
-"""Write defaults into pyproject and docs: ``python -m simulations.settings``.
+"""Write defaults into pyproject and docs: ``python tests/lab/settings.py``.
 
 The tables of settings in the code are the source. Flower refuses keys that have no
 default in ``pyproject.toml``, and readers look for them in ``docs/configuration.md``:

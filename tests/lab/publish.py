@@ -1,4 +1,4 @@
-"""Make the folder that is published on Flower Hub: ``python -m simulations.publish``.
+"""Make the folder that is published on Flower Hub: ``python tests/lab/publish.py``.
 
 Flower takes Python, TOML, Markdown, YAML and JSON from a folder. This command copies
 what a user of the app needs of that; plug-ins of your own stay. ``docs/hub.md`` becomes
@@ -121,7 +121,7 @@ def relink(text: str, source: str, target: str, published: Collection[str]) -> s
 def main() -> int:
     """Write the set below the named folder, and say where."""
     parser = argparse.ArgumentParser(
-        prog="python -m simulations.publish", description=__doc__.split("\n")[0]
+        prog="python tests/lab/publish.py", description=__doc__.split("\n")[0]
     )
     parser.add_argument("folder", type=Path, help=f"gets a folder {NAME}")
     target = parser.parse_args().folder / NAME

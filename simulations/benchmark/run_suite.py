@@ -1,22 +1,18 @@
-"""A method against rivals and controls: ``python -m simulations.benchmark smoke``.
-
-Exits with 0 if every run is there, 1 if one failed, 2 if nothing could be started, 130
-after Ctrl-C or SIGTERM. Start it again to go on: a finished run is never made twice.
-"""
+"""``fedgraph benchmark``: a method against rivals and controls."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import pandas as pd
+import typer
 
-from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError
 from fedgraph_flwr.core.files import write_text
 from fedgraph_flwr.core.plugins import is_plugin
@@ -55,48 +51,66 @@ from .verdict import (
     sentence,
 )
 
+_SUITES = ", ".join(sorted(path.stem for path in FOLDER.glob("*.toml")))
 Found = dict[str, dict[str, Table]]  # data set -> method -> results
 
 
-@command
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; returns its exit code."""
-    options = _parser().parse_args(arguments)
+def benchmark(
+    suite_name: Annotated[
+        str, typer.Argument(metavar="SUITE", help=f"{_SUITES}, or a file.")
+    ],
+    *,
+    methods: Annotated[
+        str, typer.Option(help="Candidates, e.g. local,fgx:METHOD of plugins/fgx.py.")
+    ],
+    results: Annotated[
+        Path, typer.Option(file_okay=False, help="Folder of runs and tables.")
+    ],
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Add rows to docs/runs of this project.")
+    ] = False,
+    leaderboard: Annotated[
+        Path | None,
+        typer.Option(metavar="MD", help="Also write the suite's part of this page."),
+    ] = None,
+) -> int:
+    """Compare methods with rivals and controls, and say what is shown.
+
+    Start it again to go on: a finished run is never made twice. The exit code is 0 if
+    every run is there, 1 if one failed, 2 if nothing could be started.
+    """
     tell = consoles()[1].out
     try:
-        if options.jobs < 1:
-            raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
-        if options.results.exists() and not options.results.is_dir():
-            raise ConfigError(f"--results must be a folder, got {options.results}")
-        suite = load_suite(options.suite)
-        others = read_page(options.leaderboard) if options.leaderboard else {}
-        methods, misfits = fitting(suite, participants(suite, options.methods))
-        planned = list(trials(suite, methods))
-        known = known_results(suite.name, options.results)
+        suite = load_suite(suite_name)
+        others = read_page(leaderboard) if leaderboard else {}
+        taking, misfits = fitting(suite, participants(suite, methods))
+        planned = list(trials(suite, taking))
+        known = known_results(suite.name, results)
         check_same_data(planned, known)
-        failed = [
-            *make_missing([(t, suite.pairs[0]) for t in planned], known, options, tell)
-        ]
+        make = partial(
+            make_missing, known=known, results=results, jobs=jobs, keep=keep, tell=tell
+        )
+        failed = make([(t, suite.pairs[0]) for t in planned])
         chosen = chosen_trials(suite, planned, known)
-        rest = [(t, p) for t in chosen for p in suite.pairs]
-        failed += [] if failed else make_missing(rest, known, options, tell)
+        failed += [] if failed else make([(t, p) for t in chosen for p in suite.pairs])
         check_same_data(planned, known)
         found = collect(suite, chosen, known)
-        reports, duels, ranking = make_reports(suite, methods, chosen, found)
+        reports, duels, ranking = make_reports(suite, taking, chosen, found)
         if misfits:
             words = f"Does not fit, left out: {', '.join(misfits)}."
             reports[0] = replace(reports[0], parts=[*reports[0].parts, words])
         title = f"Benchmark {suite.name}"
-        for path in write_all(options.results, title, reports, duels, ranking):
+        for path in write_all(results, title, reports, duels, ranking):
             tell(f"written: {path}")
-        if options.keep:
-            keep(suite, planned, known)
+        if keep:
+            keep_rows(suite, planned, known)
             tell(f"kept: {kept_path(suite.name)}")
-        if options.leaderboard:
+        if leaderboard:
             part = suite_part(suite.name, reports, rows_of(planned, known))
             page = write_page({**others, suite.name: part})
-            write_text(options.leaderboard, page)
-            tell(f"written: {options.leaderboard}")
+            write_text(leaderboard, page)
+            tell(f"written: {leaderboard}")
         for line in reports[0].parts:
             tell(line if isinstance(line, str) else "")
     except KeyboardInterrupt:
@@ -421,7 +435,7 @@ def rows_of(planned: Sequence[Trial], known: Known) -> Table:
     return table(r for r in known.values() if r["row"] in rows)
 
 
-def keep(suite: Suite, planned: Sequence[Trial], known: Known) -> None:
+def keep_rows(suite: Suite, planned: Sequence[Trial], known: Known) -> None:
     """Add results of committed code to the suite's kept file.
 
     Raises
@@ -442,35 +456,3 @@ def keep(suite: Suite, planned: Sequence[Trial], known: Known) -> None:
 
 def _of_this_code(results: Table) -> Table:
     return results[results["commit"].map(same_code).astype(bool)]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.benchmark",
-        description="Compare methods with rivals and controls, and say what is shown.",
-    )
-    suites = ", ".join(sorted(path.stem for path in FOLDER.glob("*.toml")))
-    parser.add_argument(
-        "suite", metavar="SUITE", help=f"one of {suites}, or the path of a file"
-    )
-    parser.add_argument(
-        "--methods", required=True, help="candidates, e.g. local,fgx:METHOD"
-    )
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
-    parser.add_argument(
-        "--results", type=Path, required=True, help="folder of runs and tables"
-    )
-    parser.add_argument(
-        "--keep", action="store_true", help="add rows to docs/runs of this project"
-    )
-    parser.add_argument(
-        "--leaderboard",
-        type=Path,
-        metavar="MD",
-        help="also write the suite's part of this page",
-    )
-    return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())
