@@ -30,13 +30,23 @@ _PRAGMAS = (
 )
 
 
+# Connections that nobody uses, with the state of their files when they were last used.
+_IDLE: dict[tuple[int, Path], tuple[sqlite3.Connection, tuple[int, ...]]] = {}
+_MOST_IDLE = 8
+
+
+def _state_of(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def _begins_empty(_: sqlite3.Connection) -> None:
     """Leave a new file without rows."""
 
 
 @dataclass(frozen=True)
 class Database:
-    """One file; every call opens it anew, as processes fork and folders go.
+    """One file, whose connection a process keeps from call to call.
 
     Parameters
     ----------
@@ -73,7 +83,7 @@ class Database:
         with self._worded():
             if not is_there(self.path):
                 return []
-            with self._connected(self.path) as found:
+            with self._connected() as found:
                 return found.execute(query, values).fetchall()
 
     @contextmanager
@@ -90,7 +100,7 @@ class Database:
         with self._worded():
             if not is_there(self.path):
                 self._make()
-            with self._connected(self.path) as found:
+            with self._connected() as found:
                 found.execute("BEGIN IMMEDIATE")
                 try:
                     yield found
@@ -110,7 +120,7 @@ class Database:
         partial = folder / f".{name}.{secrets.token_hex(8)}"
         try:
             os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self.mode))
-            with self._connected(partial, 0) as made:
+            with closing(self._open(partial)) as made:
                 made.executescript(
                     f"BEGIN; {self.schema}; PRAGMA user_version = {self.version};"
                 )
@@ -125,22 +135,46 @@ class Database:
                 path.unlink(missing_ok=True)
 
     @contextmanager
-    def _connected(
-        self, path: Path, version: int | None = None
-    ) -> Iterator[sqlite3.Connection]:
-        uri = f"{path.absolute().as_uri()}?mode=rw"
-        opened = sqlite3.connect(uri, _WAIT_S, isolation_level=None, uri=True)
-        with closing(opened) as found:
-            for pragma in (*_PRAGMAS, f"page_size = {self.page_bytes}"):
-                found.execute(f"PRAGMA {pragma}")
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """Give this process's idle connection, or a new one, to one user at a time.
+
+        A file that was replaced or changed by somebody else is opened anew. A forked
+        process leaves the connections of its parent alone.
+        """
+        key = os.getpid(), self.path.absolute()
+        found, state = _IDLE.pop(key, (None, None))
+        if found is None or state != _state_of(self.path):
+            if found is not None:
+                found.close()
+            found = self._open(self.path)
+        try:
             (layout,) = found.execute("PRAGMA user_version").fetchone()
-            if layout != (self.version if version is None else version):
+            if layout != self.version:
                 raise DataError(
-                    f"{path} has layout {layout}, expected {self.version}: it is"
+                    f"{self.path} has layout {layout}, expected {self.version}: it is"
                     " damaged, or another version of fedgraph_flwr wrote it; restore it"
                     " from a copy, go on with that version, or start a new run"
                 )
             yield found
+            own = [k for k in tuple(_IDLE) if k[0] == key[0]]
+            if len(own) >= _MOST_IDLE:
+                _IDLE.pop(own[0], None)
+            _IDLE[key] = found, _state_of(self.path)
+        except BaseException:
+            found.close()
+            raise
+
+    def _open(self, path: Path) -> sqlite3.Connection:
+        found = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=rw",
+            _WAIT_S,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=True,
+        )
+        for pragma in (*_PRAGMAS, f"page_size = {self.page_bytes}"):
+            found.execute(f"PRAGMA {pragma}")
+        return found
 
     @contextmanager
     def _worded(self) -> Iterator[None]:
