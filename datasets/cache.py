@@ -7,7 +7,7 @@ every array against the manifest, and so does one after a file has changed; an e
 that fails counts as damaged and is built again.
 
 SHA-256 over the lines ``<sha256>  <file name>`` of a set's files, sorted by name,
-READMEs left out. Other sets are compared with what their first download brought.
+READMEs left out, are pinned for most sets: a download must be the publisher's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import time
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields
@@ -384,7 +384,6 @@ def _copy(source: Any, target: Path, most: int) -> int:
 
 
 DATA_ENV = "FEDGRAPH_DATA"
-KNOWN = "downloads.sha256"  # in the cache: what first downloads brought
 _TRUST = (
     ". If a proxy of your own signs for others, name the file with its authority in the"
     " environment variable SSL_CERT_FILE"
@@ -404,10 +403,6 @@ class DataFolder:
 
     root: Path
     says: str
-
-    def places(self, collection: str, below: str | Path) -> list[Path]:
-        """Places of a data set: below the folder of its collection, or directly."""
-        return [self.root / collection / below, self.root / below]
 
 
 def data_folder(data_dir: str) -> DataFolder | None:
@@ -454,61 +449,111 @@ def describe_source() -> str:
     )
 
 
-def download(
-    targets: Mapping[Path, str],
-    *,
+def raw_folder(
     what: str,
-    pin: str,
+    collection: str,
+    below: Sequence[str],
+    files: Sequence[str],
+    *,
+    data_dir: str,
     cache: Path,
-    entry: Path,
-    cure: str,
+    kept: str,
+    pin: str,
+    addresses: Callable[[], Mapping[str, str]] | None,
+    cure: str = "",
     unpack: Callable[[Path, Path], object] = Path.rename,
-) -> None:
-    """Download what is not there yet; each target appears whole, by one rename.
+) -> Path:
+    """Find the folder of a published set's raw files; download them as a last resort.
 
     Parameters
     ----------
-    targets : mapping of Path to str
-        Addresses of files or folders below the cache's ``downloads``.
     what : str
         Name of the data set in messages.
-    pin : str
-        Its key in ``PINNED``. If it has none, what comes must be what came the first
-        time, which the cache remembers.
+    collection : str
+        Folder of its collection, in a user's data folder.
+    below : sequence of str
+        Folders below that, or below the data folder itself, that may hold the files.
+    files : sequence of str
+        Names of the files, all of which must be there.
+    data_dir : str
+        As in :func:`data_folder`.
     cache : Path
-    entry : Path
-        Path of the lock; the same for all processes that need these targets.
+    kept : str
+        Folder below the cache's ``downloads``.
+    pin : str
+        Key in ``PINNED``; a set without one is not compared.
+    addresses : callable, optional
+        Returns the address of each part, by its path below the folder; None if the
+        set cannot be downloaded.
     cure : str
-        What to do if it fails.
+        How to come by the files if they cannot be downloaded.
     unpack : callable
-        Makes a target, at a path of its name, of the file that came.
+        Makes a part, at a path of its name, of the file that came.
 
     Raises
     ------
     DataError
-        Something cannot be downloaded, or is not what it must be, or the cache folder
-        cannot be written.
+        The files are not where the user says, or cannot be downloaded.
     """
-    lines = ""
+    folder, cure = data_folder(data_dir), f", and {cure}" if cure else ""
+    place = f"{collection}/{below[0]}"
+    if folder is not None:
+        root = folder.root
+        places = [at / b for b in below for at in (root / collection, root)]
+        here = next((place for place in places if place.is_dir()), None)
+        missing = [f for f in files if here is None or not (here / f).is_file()]
+        if here is not None and not missing:
+            return here
+        near = nearest(
+            below[0].split("/")[0],
+            (p.parent.name for t in (collection, ".") for p in root.glob(f"{t}/*/raw")),
+        )
+        raise DataError(
+            f"{what} is not in {folder.says}."
+            f"{f' Did you mean {near!r}?' if near and here is None else ''} Looked for"
+            f" {', '.join(missing) or 'a folder'} in"
+            f" {here or ', '.join(map(str, places))}; {set_data_dir(place)}{cure}"
+            + (", or leave both unset to download it" if addresses else "")
+        )
+    raw = cache / "downloads" / kept
+    if addresses is None:
+        raise DataError(
+            f"{what} is not downloaded by itself: no data-dir is set;"
+            f" {set_data_dir(place)}{cure}"
+        )
+    if not (raw.is_dir() and all((raw / f).exists() for f in files)):
+        targets = {raw / part: address for part, address in addresses().items()}
+        _download(targets, raw.parent, what, pin, set_data_dir(place), unpack)
+    return raw
+
+
+def _download(
+    targets: Mapping[Path, str],
+    entry: Path,
+    what: str,
+    pin: str,
+    cure: str,
+    unpack: Callable[[Path, Path], object],
+) -> None:
+    """Download what is not there yet; each target appears whole, by one rename.
+
+    ``entry`` is the path of the lock, the same for all who need these targets.
+    """
     try:
         with locked(entry), scratch_folder(entry) as scratch:
             places = {t: t for t in targets if t.exists()}
             missing = [t for t in targets if t not in places]
             for number, target in enumerate(missing):
-                address, work = targets[target], scratch / str(number)
+                work = scratch / str(number)
                 work.mkdir()
                 places[target] = work / target.name
                 try:
-                    fetch(address, work / "came")
-                    if pin not in PINNED:
-                        lines += _known(cache / KNOWN, address, work / "came", what)
+                    fetch(targets[target], work / "came")
                     unpack(work / "came", places[target])
-                except DataError:
-                    raise
                 except Exception as error:  # many kinds: network, HTTP, zip
                     raise DataError(
                         f"no data-dir is set and {what} cannot be downloaded from"
-                        f" {address} ({error}); not in {target} either; {cure}"
+                        f" {targets[target]} ({error}); not in {target} either; {cure}"
                         f"{_TRUST if 'CERTIFICATE' in str(error) else ''}"
                     ) from error
             if missing and pin in PINNED:
@@ -516,27 +561,8 @@ def download(
             for target in missing:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 places[target].rename(target)
-            if lines:
-                with (cache / KNOWN).open("a") as known:
-                    known.write(lines)
     except OSError as error:
         raise unusable(entry.parent, error) from error
-
-
-def _known(known: Path, address: str, came: Path, what: str) -> str:
-    """Compare a download with the first one; return the line to remember it by."""
-    digest = sha256_of(came)
-    for line in known.read_text().splitlines() if known.is_file() else []:
-        first, _, of = line.partition("  ")
-        if of == address and first != digest:
-            raise DataError(
-                f"{what} is not taken: {address} gave a file with SHA-256 {first} the"
-                f" first time, and now one with {digest}; if its publisher has changed"
-                f" it, delete that line of {known}, else try from another network"
-            )
-        if of == address:
-            return ""
-    return f"{digest}  {address}\n"
 
 
 def _check_pin(pin: str, places: Iterable[Path], what: str) -> None:

@@ -26,7 +26,6 @@ from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 GRAPHS_PER_CLIENT = (160, 200)  # by group: one and two batches of 128 to train on
 NUM_NODES = (20, 36)  # smallest and largest graph
 EDGES_PER_NEW_NODE = 2  # Barabasi-Albert's m; Erdos-Renyi follows
-LABEL_NOISE = 0.0  # share of graphs whose label is flipped
 MAX_DEGREE = 15  # larger degrees count as this one
 
 
@@ -68,8 +67,6 @@ def generate_client(client_id: int, seed: int) -> GraphSet:
     group = client_group(client_id)
     num_graphs = GRAPHS_PER_CLIENT[group]
     kinds = np.arange(num_graphs) % 2  # balanced; 0 Erdos-Renyi, 1 Barabasi-Albert
-    noise = numpy_rng(seed, "synthetic", client_id, "label-noise")
-    flips = noise.random(num_graphs) < LABEL_NOISE
     edges: list[IntArray] = []
     num_nodes: list[int] = []
     sizes, rng = random.Random(), np.random.RandomState()
@@ -88,7 +85,7 @@ def generate_client(client_id: int, seed: int) -> GraphSet:
         edge_index=np.concatenate(edges, axis=1).astype(np.int32),
         node_ptr=pointer(num_nodes),
         edge_ptr=pointer([edge_index.shape[1] for edge_index in edges]),
-        y=(kinds ^ group ^ flips).astype(np.int64),
+        y=(kinds ^ group).astype(np.int64),
         num_features=MAX_DEGREE + 1,
         num_classes=2,
         is_undirected=True,

@@ -18,11 +18,9 @@ from fedgraph_flwr.core.errors import DataError
 from ..cache import (
     cache_root,
     checksum,
-    data_folder,
-    download,
     fingerprint_files,
     open_or_build,
-    set_data_dir,
+    raw_folder,
     unpack_gzip,
 )
 from ..molecules import MoleculeBuilder, Molecules, fingerprint, list_all, warn_once
@@ -33,7 +31,7 @@ log = logging.getLogger("flwr.fedgraph")
 
 @dataclass(frozen=True)
 class RawFile:
-    """Place of a set's file below a data folder, its columns, and whether PyG has it.
+    """Name of a set's folder and file, its columns, and whether PyG has it.
 
     ``key`` is also its name there; ``smiles`` and ``labels`` are places in a line.
     """
@@ -43,11 +41,6 @@ class RawFile:
     smiles: int
     labels: slice
     in_pyg: bool = True
-
-    @property
-    def place(self) -> Path:
-        """Path below ``moleculenet``."""
-        return Path(self.key) / "raw" / self.file
 
 
 RAW: Mapping[str, RawFile] = MappingProxyType(
@@ -107,49 +100,33 @@ def load_moleculenet(
 
 def _find(name: str, data_dir: str, cache: Path) -> Path:
     """Path of the raw file; it is downloaded if no folder is given."""
-    folder, raw = data_folder(data_dir), RAW[name]
-    if folder is None:
-        return _download(name, cache)
-    places = folder.places("moleculenet", raw.place)
-    for place in places:
-        if place.is_file():
-            return place.resolve()
-    raise DataError(
-        f"MoleculeNet set {name!r} is not in {folder.says}: looked for"
-        f" {', '.join(map(str, places))}; {_cure(raw)}"
-        + (", or leave both unset to download it" if raw.in_pyg else "")
-    )
-
-
-def _cure(raw: RawFile) -> str:
-    return set_data_dir(f"moleculenet/{raw.place}")
-
-
-def _download(name: str, cache: Path) -> Path:
-    """Download from PyTorch Geometric's address into the cache."""
     raw = RAW[name]
-    target = cache / "downloads" / "moleculenet" / raw.place
-    if target.is_file():
-        return target
-    if not raw.in_pyg:
-        raise DataError(
-            f"no data-dir is set and MoleculeNet set {name!r} has no download here;"
-            f" {_cure(raw)}"
-        )
+    found = raw_folder(
+        f"MoleculeNet set {name!r}",
+        "moleculenet",
+        [f"{raw.key}/raw"],
+        [raw.file],
+        data_dir=data_dir,
+        cache=cache,
+        kept=f"moleculenet/{raw.key}/raw",
+        pin=raw.key,
+        addresses=(lambda: {raw.file: _address(raw)}) if raw.in_pyg else None,
+        unpack=_unpack,
+    )
+    return (found / raw.file).resolve()
 
+
+def _address(raw: RawFile) -> str:
     from torch_geometric.datasets import MoleculeNet
 
-    published = MoleculeNet.names[raw.key][1]
-    download(
-        {target: MoleculeNet.url.format(published)},
-        what=f"MoleculeNet set {name!r}",
-        pin=raw.key,
-        cache=cache,
-        entry=target,
-        cure=_cure(raw),
-        unpack=unpack_gzip if published.endswith(".gz") else Path.rename,
-    )
-    return target
+    return str(MoleculeNet.url.format(MoleculeNet.names[raw.key][1]))
+
+
+def _unpack(came: Path, target: Path) -> None:
+    """Unpack a .gz, as some of the files come; others are the text itself."""
+    with came.open("rb") as file:
+        is_packed = file.read(2) == b"\x1f\x8b"
+    (unpack_gzip if is_packed else Path.rename)(came, target)
 
 
 def _convert(name: str, path: Path) -> Molecules:

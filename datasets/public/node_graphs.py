@@ -28,14 +28,11 @@ from fedgraph_flwr.core.data import GraphSet, IntArray, pointer
 from fedgraph_flwr.core.errors import DataError
 
 from ..cache import (
-    DATA_ENV,
     cache_root,
     checksum,
-    data_folder,
-    download,
     fingerprint_files,
     open_or_build,
-    set_data_dir,
+    raw_folder,
 )
 
 Raw = tuple[NDArray[np.float32], IntArray, IntArray]  # features, edges, classes
@@ -483,48 +480,24 @@ NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
 
 def _find(name: str, data_dir: str, cache: Path) -> Path:
     """Folder of the raw files; all of them are there."""
-    folder, source = data_folder(data_dir), NODE_SOURCES[name]
-    if folder is None:
-        return _download(name, cache)
-    names = (name, *source.also)
-    places = [p for n in names for p in folder.places(source.folder, f"{n}/raw")]
-    here = next((p for p in places if p.is_dir()), None)
-    missing = [f for f in source.files if here and not (here / f).is_file()]
-    if here and not missing:
-        return here
-    looked = here or " and ".join(map(str, places))
-    problem = f"{looked} lacks {', '.join(missing or source.files)}"
-    cure = source.cure or "fetch the data set"
-    raise DataError(
-        f"{name} is not complete in {folder.says}: {problem}; {cure}, or correct"
-        f" data-dir (or {DATA_ENV})"
-    )
-
-
-def _download(name: str, cache: Path) -> Path:
-    """Download the files from PyTorch Geometric's address; return their folder.
-
-    The files alone: its class would unpickle what came.
-    """
     source = NODE_SOURCES[name]
-    below = f"{source.folder}/{name}/raw"
-    if not source.pyg:
-        raise DataError(
-            f"{name} is not downloaded by itself: no data-dir is set; set data-dir (or"
-            f" {DATA_ENV}) to a folder of yours, and {source.cure}"
-        )
-    raw = cache / "downloads" / name / "raw"
-    targets = [raw / file for file in source.files]
-    if not all(target.exists() for target in targets):
+
+    def addresses() -> dict[str, str]:
+        """Addresses of the files alone: PyTorch Geometric would unpickle what came."""
         from torch_geometric import datasets  # takes long
 
         url = getattr(datasets, source.pyg).url.rstrip("/")
-        download(
-            {target: f"{url}/{target.name}" for target in targets},
-            what=name,
-            pin=name,
-            cache=cache,
-            entry=raw.parent,
-            cure=set_data_dir(below),
-        )
-    return raw
+        return {file: f"{url}/{file}" for file in source.files}
+
+    return raw_folder(
+        name,
+        source.folder,
+        [f"{n}/raw" for n in (name, *source.also)],
+        source.files,
+        data_dir=data_dir,
+        cache=cache,
+        kept=f"{name}/raw",
+        pin=name,
+        addresses=addresses if source.pyg else None,
+        cure=source.cure,
+    )

@@ -4,39 +4,33 @@ The data folder is only read; what is made of it is stored as memory-mapped arra
 
 PyTorch Geometric reads these text files without comparing them: a cut-off line, a
 node outside its graph or a missing label goes unnoticed. A published set and a user's
-own tables (``tables_tu``) are checked alike.
+own tables in their layout are checked alike.
 """
 
 from __future__ import annotations
 
 import logging
-import lzma
-import shutil
-import tarfile
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.core.data import GraphSet, IntArray, distinct_edges, pointer
-from fedgraph_flwr.core.errors import DataError, nearest
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.words import shortened
 
 from ..cache import (
     cache_root,
     checksum,
-    data_folder,
-    download,
     fingerprint_files,
-    most_unpacked,
     open_or_build,
-    set_data_dir,
+    raw_folder,
     unpack_texts,
 )
 from ..tabular.table import unchanged
@@ -47,148 +41,33 @@ _UNUSED = (LABELS, ATTRIBUTES, "edge_labels", "edge_attributes", "graph_attribut
 _BLOCK = 1 << 22
 
 
-@dataclass(frozen=True)
-class RawSource:
-    """A raw folder with the files of one data set, or an archive of it.
+def find_raw(name: str, data_dir: str, cache: Path) -> Path:
+    """Find the folder of a TU data set's raw files; see :func:`raw_folder`."""
 
-    Parameters
-    ----------
-    name : str
-    origin : Path
-        The folder or the archive.
-    optional : tuple of str
-        Kinds of files that are used if they are there, beside those of ``REQUIRED``.
-    files : tuple of Path
-        What the fingerprint is taken from: the used text files, or the archive.
-    """
+    def address() -> dict[str, str]:
+        from torch_geometric.datasets import TUDataset
 
-    name: str
-    origin: Path
-    optional: tuple[str, ...]
-    files: tuple[Path, ...]
+        return {"": f"{TUDataset.url}/{name}.zip"}
 
-    def place(self, work: Path) -> tuple[dict[str, Path], str]:
-        """Return the files by kind, and say what is there but not used.
-
-        Those of an archive are unpacked into the folder ``work``.
-
-        Raises
-        ------
-        DataError
-            If the archive is corrupt or lacks a file.
-        """
-        raw = self.origin if self.origin.is_dir() else work
-        if raw is work:
-            there = self._unpack(work)
-        else:
-            there = {path.name for path in raw.iterdir()}
-        files = _files_by_kind(self.name, raw, self.optional, shown=self.origin)
-        unused = [
-            kind.replace("_", " ")
-            for kind in _UNUSED
-            if kind not in files and f"{self.name}_{kind}.txt" in there
-        ]
-        return files, ", ".join(unused)
-
-    def _unpack(self, raw: Path) -> set[str]:
-        """Unpack the used files, wherever they lie in it; return the names of all."""
-        wanted = {f"{self.name}_{kind}.txt" for kind in (*REQUIRED, *self.optional)}
-        there, left = set(), most_unpacked(self.origin)
-        try:
-            with tarfile.open(self.origin, "r:xz") as archive:
-                for member in archive:
-                    filename = PurePosixPath(member.name).name
-                    there.add(filename)
-                    left -= abs(member.size)
-                    if left < 0:
-                        raise ValueError("it unpacks to more than such an archive may")
-                    if filename in wanted and member.isfile():
-                        stream = archive.extractfile(member)
-                        assert stream is not None  # as it is a file
-                        with stream, (raw / filename).open("xb") as out:
-                            shutil.copyfileobj(stream, out, _BLOCK)
-        except (
-            *(tarfile.TarError, lzma.LZMAError, EOFError, ValueError),
-            FileExistsError,  # of two files of one name
-        ) as error:
-            raise DataError(
-                f"the archive {self.origin} is corrupt or cut off ({error});"
-                " fetch it again"
-            ) from error
-        return there
-
-
-def find_raw(
-    name: str, data_dir: str, cache: Path, optional: tuple[str, ...] = (LABELS,)
-) -> RawSource:
-    """Find the raw files of a TU data set, downloading them as the last resort.
-
-    Parameters
-    ----------
-    name : str
-    data_dir : str
-        As in :func:`~datasets.cache.data_folder`.
-    cache : Path
-        Cache folder, which also keeps downloads.
-    optional : tuple of str
-        Kinds of files that are to be used if they are there.
-
-    Raises
-    ------
-    DataError
-        If the data set is not where the user says, or cannot be downloaded.
-    """
-    folder = data_folder(data_dir)
-    if folder is None:
-        return _folder_source(name, download_raw(name, cache), optional)
-    places = folder.places("tudataset", f"{name}/raw")
-    archive = folder.root / "tudataset_packed" / f"{name}.tar.xz"
-    for place in places:
-        if place.is_dir():
-            return _folder_source(name, place, optional)
-    if archive.is_file():
-        return RawSource(name, archive, optional, (archive,))
-    looked = ", ".join(map(str, [*places, archive]))
-    near = _nearest(name, folder.root)
-    hint = f" Did you mean tu:{near}?" if near else ""
-    raise DataError(
-        f"TU data set {name!r} is not in {folder.says}.{hint} Looked for {looked};"
-        f" {_cure(name)}, or leave both unset to download it"
+    return raw_folder(
+        f"TU data set {name!r}",
+        "tudataset",
+        [f"{name}/raw"],
+        (),
+        data_dir=data_dir,
+        cache=cache,
+        kept=f"{name}/raw",
+        pin=name,
+        addresses=address,
+        unpack=unpack_texts(name),
     )
 
 
-def _nearest(name: str, root: Path) -> str:
-    """Nearest name of a data set that is there; "" if none is near."""
-    there = [
-        p.parent.name for p in [*root.glob("tudataset/*/raw"), *root.glob("*/raw")]
-    ]
-    packed = root.glob("tudataset_packed/*.tar.xz")
-    there += [p.name.removesuffix(".tar.xz") for p in packed]
-    return nearest(name, there)
-
-
-def _cure(name: str) -> str:
-    return set_data_dir(f"tudataset/{name}/raw or {name}/raw")
-
-
-def _folder_source(name: str, raw: Path, optional: tuple[str, ...]) -> RawSource:
-    files = _files_by_kind(name, raw, optional, shown=raw)
-    used = tuple(path.resolve() for path in files.values())
-    return RawSource(name, raw, optional, used)
-
-
-def _files_by_kind(
-    name: str, raw: Path, optional: tuple[str, ...], *, shown: Path
-) -> dict[str, Path]:
+def _files_by_kind(name: str, raw: Path, optional: tuple[str, ...]) -> dict[str, Path]:
     """Return the files of a raw folder by kind; all required ones must be there."""
     paths = {k: raw / f"{name}_{k}.txt" for k in (*REQUIRED, *optional)}
     found = {kind: path for kind, path in paths.items() if path.is_file()}
     missing = [paths[kind].name for kind in REQUIRED if kind not in found]
-    if not found:
-        raise DataError(
-            f"{shown} has none of the files {name}_*.txt of TU data set {name!r};"
-            " fetch the data set again"
-        )
     if missing:
         extra = (
             " (sets with graph_attributes only are regression sets, which this"
@@ -197,28 +76,9 @@ def _files_by_kind(
             else ""
         )
         raise DataError(
-            f"{shown} lacks {', '.join(missing)}{extra}; fetch the data set again"
+            f"{raw} lacks {', '.join(missing)}{extra}; fetch the data set again"
         )
     return found
-
-
-def download_raw(name: str, cache: Path) -> Path:
-    """Download the archive into the cache and unpack it; return the raw folder."""
-    target = cache / "downloads" / name / "raw"
-    if target.exists():
-        return target
-    from torch_geometric.datasets import TUDataset
-
-    download(
-        {target: f"{TUDataset.url}/{name}.zip"},
-        what=f"TU data set {name!r}",
-        pin=name,
-        cache=cache,
-        entry=target.parent,
-        cure=_cure(name),
-        unpack=unpack_texts(name),
-    )
-    return target
 
 
 _MOST_LABELS = 100_000
@@ -318,7 +178,7 @@ def _first_odd(path: Path, number: type) -> str:
 class RawFiles:
     """The raw files of one set by kind, which are checked against each other.
 
-    ``origin`` is the folder or archive that messages name.
+    ``origin`` is the folder that messages name.
     """
 
     def __init__(self, name: str, files: Mapping[str, Path], *, origin: Path) -> None:
@@ -465,13 +325,14 @@ def load_tu(
         asked for.
     """
     cache = cache_root(cache_dir)
-    source = find_raw(name, data_dir, cache, READS[features])
-    mark = fingerprint_files(source.files)
+    raw = find_raw(name, data_dir, cache)
+    files = _files_by_kind(name, raw, READS[features])
+    mark = fingerprint_files(files.values())
     entry = cache / f"{name}-{features}-{mark}"
 
-    def convert(work: Path) -> GraphSet:
-        with unchanged(source.origin, mark, lambda: fingerprint_files(source.files)):
-            return _convert(source, features, work)
+    def convert(_: Path) -> GraphSet:
+        with unchanged(raw, mark, lambda: fingerprint_files(files.values())):
+            return _convert(name, raw, files, features)
 
     found = open_or_build(entry, GraphSet, convert)
     unused = f"; not used: {found.unused}" if found.unused else ""
@@ -485,18 +346,17 @@ def say_once(text: str) -> None:
     log.info("%s", text)
 
 
-def _convert(source: RawSource, features: str, work: Path) -> GraphSet:
-    """Check, parse and flatten one data set, with the empty folder ``work``."""
-    name = source.name
-    log.info("converting TU data set %s from %s", name, source.origin)
+def _convert(
+    name: str, raw: Path, files: Mapping[str, Path], features: str
+) -> GraphSet:
+    """Check, parse and flatten the files of one data set."""
+    log.info("converting TU data set %s from %s", name, raw)
     try:
-        files, unused = source.place(work)
-        tables = read_raw(name, files, origin=source.origin)
+        tables = read_raw(name, files, origin=raw)
         digest = checksum(files.values())
     except OSError as error:
         raise DataError(
-            f"cannot read TU data set {name!r} from {source.origin}, or write a copy"
-            f" to {work}: {error}; check permissions and free space"
+            f"cannot read TU data set {name!r} from {raw}: {error}; check permissions"
         ) from error
     node_ptr = pointer(np.bincount(tables.graph_of_node))
     source_node, target_node = tables.edges.T
@@ -507,7 +367,7 @@ def _convert(source: RawSource, features: str, work: Path) -> GraphSet:
         log.warning(
             "%s in %s has edges in one direction only; %s_A.txt may be cut off",
             name,
-            source.origin,
+            raw,
             name,
         )
     degrees = np.bincount(edges[0], minlength=node_ptr[-1])
@@ -525,7 +385,11 @@ def _convert(source: RawSource, features: str, work: Path) -> GraphSet:
         is_undirected=is_undirected,
         raw_sha256=digest,
         columns=columns,
-        unused=unused,
+        unused=", ".join(
+            kind.replace("_", " ")
+            for kind in _UNUSED
+            if kind not in files and (raw / f"{name}_{kind}.txt").exists()
+        ),
         classes=[str(label) for label in classes.tolist()],
     )
 

@@ -71,18 +71,6 @@ def test_no_other_naming_of_the_clusters_is_right_more_often(case):
     assert len(named) == len({a for a, _ in named}) == len({p for _, p in named})
 
 
-@settings(max_examples=60, deadline=None)
-@given(clusterings(), st.randoms(use_true_random=False))
-def test_accuracy_does_not_depend_on_the_numbers_of_clusters(case, random):
-    labels, assignment, num_classes = case
-    names = list(range(num_classes))
-    random.shuffle(names)
-    renamed = np.array(names)[assignment]
-    before = match_clusters(labels, assignment, num_classes)
-    after = match_clusters(labels, renamed, num_classes)
-    assert np.sum(before == labels) == np.sum(after == labels)
-
-
 def test_matching_by_hand():
     # Cluster 0 holds mostly class 1; taking it for class 0 as well would lose more.
     labels = np.array([0, 0, 1, 1, 1, 1, 0])
@@ -131,14 +119,6 @@ def test_rows_that_differ_by_less_than_k_means_can_see_do_not_warn():
     scores = cluster_scores(x, labels, num_classes=3, seed=0)
     assert scores["accuracy"] == pytest.approx(4 / 12)
     assert scores["smallest-cluster"] == 0
-
-
-def test_outliers_show_as_a_small_cluster():
-    x, labels = noise(60, 4, 2)
-    x[:2] += 1e4
-    scores = cluster_scores(x, labels, num_classes=2, seed=0)
-    assert scores["smallest-cluster"] == pytest.approx(2 / 60)
-    assert scores["accuracy"] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("seed", mostly_slow(range(6), fast=[0, 3]))
@@ -250,30 +230,6 @@ def test_probes_of_separable_classes_are_right():
     x, labels = blobs((30, 25, 20), spread=0.02)
     scores = probe_scores(x, labels, seed=0)
     assert scores == {"probe-accuracy": 1.0, "svm-accuracy": 1.0}
-
-
-@pytest.mark.slow
-def test_probes_of_random_labels_are_at_chance():
-    x, labels = noise(300, 6, 2)
-    scores = probe_scores(x, labels, seed=0)
-    assert set(scores) == {"probe-accuracy", "svm-accuracy"}
-    # A share of 300 fair coins: three standard deviations are 0.087.
-    assert all(abs(value - 0.5) < 0.09 for value in scores.values())
-
-
-def test_only_the_kernel_separates_an_inner_ball():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(120, 2))
-    x *= np.repeat([0.3, 2.0], 60)[:, None] / np.linalg.norm(x, axis=1, keepdims=True)
-    scores = probe_scores(x, np.repeat([0, 1], 60), seed=0)
-    assert scores["svm-accuracy"] == 1
-    assert scores["probe-accuracy"] < 0.75
-
-
-def test_probes_do_not_depend_on_the_scale_of_a_column():
-    x, labels = blobs((20, 20), spread=0.8, dim=4)
-    scaled = x.astype(np.float64) * [1, 1024, 2**-20, 1] + [0, 0, 0, 7]
-    assert probe_scores(scaled, labels, seed=1) == probe_scores(x, labels, seed=1)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 from oracles import spreadgnn as oracle
 
 from fedgraph_flwr.core.errors import ConfigError
-from fedgraph_flwr.core.network import KINDS, Topology, build_topology, read_edges
+from fedgraph_flwr.core.network import KINDS, build_topology, read_edges
 
 
 def write(tmp_path, text):
@@ -158,8 +158,3 @@ def test_a_file_that_no_parser_takes_is_refused(tmp_path, content):
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ConfigError, match="unknown topology 'torus'; known: complete"):
         build_topology("torus", 4)
-
-
-def test_edges_are_listed_once():
-    topology = Topology(kind="file", neighbours={0: (1,), 1: (0, 2), 2: (1,)})
-    assert topology.edges == [(0, 1), (1, 2)]

@@ -4,12 +4,10 @@ import logging
 import math
 import shutil
 import threading
-import time
 import warnings
 
 import numpy as np
 import pytest
-import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -124,23 +122,6 @@ def test_form_of_the_result():
         assert edges == sorted(edges)
 
 
-def test_nodes_without_neighbours():
-    assert view_of(*SINGLE).tolist() == [[1.0]]
-    assert view_of(3, []).tolist() == np.eye(3).tolist()
-    with_isolated = view_of(*TRIANGLE_AND_TAIL)
-    assert with_isolated[4].tolist() == with_isolated[:, 4].tolist() == [0, 0, 0, 0, 1]
-    without = view_of(4, TRIANGLE_AND_TAIL[1])
-    assert with_isolated[:4, :4] == pytest.approx(without, abs=1e-7)
-
-
-def test_a_walk_that_does_not_start_gives_self_loops():
-    for alpha in (1.0, 0.999):
-        spec = DiffusionSpec(alpha=alpha)
-        assert view_of(*TRIANGLE_AND_TAIL, spec).tolist() == np.eye(5).tolist()
-    nearly = DiffusionSpec(alpha=1 - 1e-6, threshold=EVERYTHING)
-    assert view_of(*TRIANGLE_AND_TAIL, nearly) == pytest.approx(np.eye(5), abs=1e-6)
-
-
 def test_a_column_without_entries_keeps_its_node():
     complete = (150, [(u, v) for v in range(150) for u in range(v)])
     high = DiffusionSpec(threshold=0.5)  # 0.2 + 0.8 / 150 on the diagonal
@@ -210,28 +191,6 @@ def test_as_in_pytorch_geometric(seed):
 # --- properties ---
 
 
-@settings(max_examples=40, deadline=None)
-@given(graph=some_graphs, data=st.data())
-def test_permuted_graph_has_the_permuted_view(graph, data):
-    num_nodes, pairs = graph
-    new = data.draw(st.permutations(range(num_nodes)))
-    renumbered = view_of(num_nodes, [(new[u], new[v]) for u, v in pairs])
-    assert renumbered[np.ix_(new, new)] == pytest.approx(view_of(*graph), abs=1e-6)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    given_graphs=st.lists(some_graphs, min_size=1, max_size=6),
-    threshold=st.sampled_from([EVERYTHING, 0.01, 0.3]),
-)
-def test_weights_into_each_node_sum_to_one(given_graphs, threshold):
-    graphs = graph_set(*given_graphs)
-    view = diffuse(graphs, DiffusionSpec(threshold=threshold))
-    assert (view.weight > 0).all()
-    for matrix in matrices(view, graphs):
-        assert matrix.sum(axis=0) == pytest.approx(np.ones(len(matrix)), abs=1e-6)
-
-
 def test_a_graph_has_the_same_view_in_any_company(monkeypatch):
     many = [random_graph(n, 0.3, seed) for seed in range(5) for n in (7, 3, 9, 1, 7)]
     whole = diffuse(graph_set(*many), PPR)
@@ -261,16 +220,6 @@ def test_a_graph_has_the_same_view_in_any_company(monkeypatch):
         assert np.array_equal(getattr(whole, name), joined)
         assert np.array_equal(getattr(stacked, name), joined)
     assert whole.edge_ptr.tolist() == stacked.edge_ptr.tolist()
-
-
-@pytest.mark.slow
-def test_the_largest_graph_of_proteins_is_quick():
-    ring = [(v, (v + step) % 620) for v in range(620) for step in (1, 2)]
-    started = time.perf_counter()
-    matrix = view_of(620, ring)
-    assert time.perf_counter() - started < 30
-    assert matrix.sum(axis=0) == pytest.approx(np.ones(620), abs=1e-6)
-    assert matrix[0] == pytest.approx(np.roll(matrix[300], 320), abs=1e-6)
 
 
 def test_views_of_proteins(data_dir, tmp_path):
@@ -353,36 +302,6 @@ def test_other_graphs_and_specs_have_other_entries(tmp_path):
     assert len(entries(tmp_path)) == len(asked)
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "missing", "manifest", "emptied"])
-def test_damaged_views_are_computed_again(tmp_path, caplog, damage):
-    graphs = graph_set(STAR, TRIANGLE_AND_TAIL)
-    load_diffusion(graphs, PPR, cache_dir=str(tmp_path))
-    (entry,) = entries(tmp_path)
-    weight = entry / "weight.npy"
-    content = weight.read_bytes()
-    if damage == "cut":
-        weight.write_bytes(content[:-5])
-    elif damage == "flip":
-        weight.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    elif damage == "missing":
-        weight.unlink()
-    elif damage == "manifest":
-        (entry / "manifest.json").write_text('{"format": 1, "arrays": {}}')
-    else:
-        shutil.rmtree(entry)
-        entry.mkdir()
-    again = load_diffusion(graphs, PPR, cache_dir=str(tmp_path))
-    assert same(again, diffuse(graphs, PPR))
-    assert "is damaged" in caplog.text
-    assert entries(tmp_path) == [entry]
-
-
-def test_unusable_cache_folder_names_the_cure(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot be used: .*set cache-dir"):
-        load_diffusion(graph_set(PAIR), PPR, cache_dir=str(tmp_path / "file" / "c"))
-
-
 def test_who_waited_for_the_lock_computes_nothing(tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "flwr.fedgraph")
     graphs = graph_set(STAR, PAIR)
@@ -410,14 +329,3 @@ def test_who_waited_for_the_lock_computes_nothing(tmp_path, caplog, monkeypatch)
     assert same(views[0], diffuse(graphs, PPR))
     # once for the other folder, once in the line above
     assert caplog.text.count("computing diffusion views") == 2
-
-
-@pytest.mark.slow  # processes that load torch
-def test_two_processes_compute_once(tmp_path):
-    graphs = graph_set(*(random_graph(n, 0.3, n) for n in range(2, 60)))
-    found, log = toys.in_two_processes(
-        load_diffusion, graphs, PPR, cache_dir=str(tmp_path)
-    )
-    assert same(found[0], found[1])
-    assert log.count("computing diffusion views") == 1
-    assert len(entries(tmp_path)) == 1

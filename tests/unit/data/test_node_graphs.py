@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,6 @@ import toys
 
 import datasets
 from datasets import synthetic
-from datasets.node_clients import induced_subgraph
-from datasets.partitioners import partition_nodes
 from datasets.public.node_graphs import largest_component, load_node_graph, whole_graph
 from fedgraph_flwr.core.errors import DataError
 from simulations.node_statistics import (
@@ -149,11 +146,13 @@ def test_ogb_files_are_read_without_ogb(tmp_path, below):
 
 def test_missing_ogb_files_name_folder_and_cure(tmp_path, monkeypatch):
     with pytest.raises(
-        DataError, match=r"ogbn-arxiv is not complete in data-dir .*unpack arxiv\.zip"
+        DataError, match=r"ogbn-arxiv is not in data-dir .*unpack arxiv\.zip"
     ):
         load(tmp_path)
     (write_ogb(tmp_path) / "edge.csv.gz").unlink()
-    with pytest.raises(DataError, match=r"ogbn-arxiv/raw lacks edge\.csv\.gz; unpack"):
+    with pytest.raises(
+        DataError, match=r"Looked for edge\.csv\.gz in .*ogbn-arxiv/raw; .*unpack"
+    ):
         load(tmp_path)
     monkeypatch.delenv("FEDGRAPH_DATA", raising=False)
     with pytest.raises(
@@ -176,19 +175,15 @@ def test_bad_ogb_files_are_refused(tmp_path, tables, message):
         load(tmp_path)
 
 
-def test_a_file_that_is_not_gzip_is_refused(tmp_path):
-    (write_ogb(tmp_path) / "edge.csv.gz").write_bytes(b"0,1\n")
-    with pytest.raises(DataError, match=r"edge\.csv\.gz in .* is corrupt"):
-        load(tmp_path)
-
-
 def test_an_incomplete_planetoid_folder_names_what_is_missing(tmp_path):
     """As the copy of PubMed that lacks the features of its training nodes."""
     raw = tmp_path / "planetoid" / "PubMed" / "raw"
     raw.mkdir(parents=True)
     for part in ("x", "y", "tx", "ty", "ally", "graph", "test.index"):
         (raw / f"ind.pubmed.{part}").write_bytes(b"")
-    with pytest.raises(DataError, match=r"PubMed/raw lacks ind\.pubmed\.allx"):
+    with pytest.raises(
+        DataError, match=r"Looked for ind\.pubmed\.allx in .*PubMed/raw"
+    ):
         load(tmp_path, "PubMed")
 
 
@@ -256,13 +251,6 @@ def test_a_graph_whose_file_changes_is_read_and_cut_anew_in_one_process(tmp_path
         np.testing.assert_array_equal(held.graphs.y, kept.y)
 
 
-def test_a_heterophilous_file_that_is_cut_off_is_refused(tmp_path):
-    path = write_heterophilous(tmp_path)
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(DataError, match="cannot read actor in"):
-        load(tmp_path, "actor")
-
-
 # Real data ----------------------------------------------------------------------------
 
 
@@ -304,24 +292,6 @@ def test_clients_are_those_of_the_papers_table_4(data_dir, name, clients):
         dataset=name, partition="metis", num_clients=clients, data_dir=data_dir
     )
     assert_is_table_4(client_statistics(settings), name, clients)
-
-
-@pytest.mark.parametrize("clients", [5, 10, 20])
-def test_parts_of_pubmed_are_those_of_the_papers_table_4(data_dir, clients):
-    """The copy without features has all edges."""
-    path = Path(data_dir, "planetoid_partial", "PubMed", "ind.pubmed.graph")
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
-    neighbours = pickle.loads(path.read_bytes(), encoding="latin1")
-    edges = np.array([(a, b) for a in neighbours for b in neighbours[a]]).T
-    blank = np.zeros((len(neighbours), 1))
-    graph = whole_graph(
-        "PubMed", blank, edges, np.zeros(len(blank), int), normalize=False
-    )
-    assert (graph.num_nodes, graph.edge_index.shape[1]) == (19717, 88648)
-    parts = partition_nodes("metis", graph, clients, seed=0)
-    found = [measure(induced_subgraph(graph, ids)) for ids in parts]
-    assert_is_table_4(found, "PubMed", clients)
 
 
 def test_heterogeneity_needs_two_clients_with_nodes():

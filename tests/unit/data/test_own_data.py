@@ -6,10 +6,9 @@ import pytest
 import toys
 
 from datasets import load_partition
-from datasets.own.graph_tables import _both_ways, build, load_folder
+from datasets.own.graph_tables import build, load_folder
 from datasets.tabular.schema_file import read_schema
 from fedgraph_flwr.core.errors import ConfigError, DataError
-from fedgraph_flwr.core.seeding import numpy_rng
 
 
 def made(folder, **more):
@@ -188,16 +187,6 @@ def test_the_order_of_rows_decides_numbers_and_nothing_else(tmp_path):
     data, _ = made(own_files.write(tmp_path, nodes=mixed))
     assert data.node_ptr.tolist() == [0, 2, 5, 6]
     assert data.x[:2, 0].tolist() == [0, -1]
-
-
-def test_edges_agree_with_a_slow_oracle():
-    rng = numpy_rng(0, "edges")
-    ends = rng.integers(0, 12, (2, 60))
-    expected = sorted(
-        {(a, b) for a, b in ends.T.tolist() if a != b}
-        | {(b, a) for a, b in ends.T.tolist() if a != b}
-    )
-    assert _both_ways(ends, 12).T.tolist() == [list(pair) for pair in expected]
 
 
 def write_tu(folder, name="X", **changes):

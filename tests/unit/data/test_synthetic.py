@@ -125,13 +125,6 @@ def test_global_random_streams_are_left_alone():
     assert draw() == expected
 
 
-def test_label_noise_flips_its_share(graphs, monkeypatch):
-    monkeypatch.setattr(synthetic, "LABEL_NOISE", 0.3)
-    noisy = synthetic.generate_client(1, 123)
-    assert np.array_equal(noisy.edge_index, graphs[1].edge_index)
-    assert 0.2 < (noisy.y != graphs[1].y).mean() < 0.4
-
-
 def test_partition_knows_its_group():
     config = settings()
     parts = [datasets.load_partition(config, client) for client in range(4)]

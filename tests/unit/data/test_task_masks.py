@@ -45,13 +45,6 @@ def test_exclusive_masks_are_uniform_over_what_leaves_nobody_without():
     assert min(counts.values()) > 140
 
 
-@pytest.mark.parametrize(("masks", "num_tasks"), [("exclusive", 4), ("overlapping", 2)])
-def test_just_enough_tasks_give_everyone_one(masks, num_tasks):
-    own = assign_tasks(masks, num_tasks, 4, seed=3)
-    assert [len(tasks) for tasks in own] == [1] * 4
-    assert {t for tasks in own for t in tasks} == set(range(num_tasks))
-
-
 @pytest.mark.parametrize("num_clients", [2, 4, 7])
 def test_overlapping_masks_give_every_task_two_owners(num_clients):
     own = assign_tasks("overlapping", 9, num_clients, seed=1)
