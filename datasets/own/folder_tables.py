@@ -1,21 +1,17 @@
-"""The tables in a user's folder: CSV, Parquet and TU files.
+"""The tables in a user's folder: CSV and Parquet files.
 
-Everything comes out as text, cell by cell; ``encode`` turns it into numbers. A file in
-TU's layout has no names of columns; numbers of lines are names of graphs and nodes.
+Everything comes out as text, cell by cell; ``encode`` turns it into numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
-from fedgraph_flwr.core.data import IntArray
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.words import shortened
 
-from ..public.tu import REQUIRED, RawFiles
 from ..tabular.schema_file import SPLIT
 from ..tabular.table import (
     Rows,
@@ -23,84 +19,10 @@ from ..tabular.table import (
     Tables,
     as_rows,
     check_columns,
-    needing_permission,
     read_csv,
 )
 
 CORRECT_PLACE = "correct data-dir (on a site: data-path of --node-config)"
-_UNUSED = ("edge_labels", "edge_attributes", "graph_attributes")
-
-
-def _tu_names(folder: Path) -> list[str]:
-    """Names of the sets of graphs in a folder, ascending."""
-    found = folder.glob("*_graph_indicator.txt")
-    return sorted(path.name.removesuffix("_graph_indicator.txt") for path in found)
-
-
-def _tu_tables(folder: Path, name: str) -> Tables:
-    """Return the tables of one set; raise DataError if a file is missing."""
-
-    def path(kind: str) -> Path:
-        return folder / f"{name}_{kind}.txt"
-
-    for kind in REQUIRED:
-        if not path(kind).is_file():
-            raise DataError(f"{folder} has no {path(kind).name}; add it")
-    optional = [k for k in ("node_labels", "node_attributes") if path(k).is_file()]
-    names: dict[str, list[str]] = {}
-    for kind in optional:
-        _, first = next(read_csv(path(kind), has_header=False), (0, [""]))
-        many = [f"{kind[:-1]}_{i}" for i in range(1, len(first) + 1)]
-        names[kind] = many if len(many) > 1 else [kind[:-1]]
-    of_edges = ("graph", "source", "target")
-    of_nodes = ("graph", "node", *chain.from_iterable(names.values()))
-
-    @cache
-    def structure() -> tuple[list[str], IntArray]:
-        files = {kind: path(kind) for kind in (*REQUIRED, *optional)}
-        with needing_permission():
-            graph, ends = RawFiles(name, files, origin=folder).structure()
-        return list(map(str, graph.tolist())), ends
-
-    def nodes() -> Rows:
-        readers = [read_csv(path(kind), has_header=False) for kind in optional]
-        rows = enumerate(zip(structure()[0], *readers, strict=True), 1)
-        cells = (
-            (n, [graph, str(n), *chain.from_iterable(row for _, row in parts)])
-            for n, (graph, *parts) in rows
-        )
-        return as_rows(of_nodes, cells)
-
-    def edges() -> Rows:
-        of, ends = structure()
-        cells = ([of[a - 1], str(a), str(b)] for a, b in ends.tolist())
-        return as_rows(of_edges, enumerate(cells, 1))
-
-    def graphs() -> Rows:
-        structure()  # which checks that each has its label
-        rows = read_csv(path("graph_labels"), has_header=False)
-        cells = ((n, [str(n), *row]) for n, row in rows)
-        return as_rows(("graph", "label"), cells)
-
-    return Tables(
-        graphs=Table(
-            path("graph_labels").name,
-            (path("graph_labels"),),
-            ("graph", "label"),
-            graphs,
-            categorical=("label",),
-        ),
-        nodes=Table(
-            path("graph_indicator").name,
-            (path("graph_indicator"), *map(path, optional)),
-            of_nodes,
-            nodes,
-            file_of={c: path(k).name for k in optional for c in names[k]},
-            categorical=tuple(names.get("node_labels", ())),
-        ),
-        edges=Table(path("A").name, (path("A"),), of_edges, edges),
-        unused=tuple(path(k).name for k in _UNUSED if path(k).is_file()),
-    )
 
 
 def holds_tables(folder: Path, *, of_any_kind: bool = False) -> bool:
@@ -109,18 +31,25 @@ def holds_tables(folder: Path, *, of_any_kind: bool = False) -> bool:
     A table of nodes is meant, or ``of_any_kind``.
     """
     stems = ("nodes", "edges", "graphs") if of_any_kind else ("nodes",)
-    return any(_places(folder, stem) for stem in stems) or bool(_tu_names(folder))
+    return any(_places(folder, stem) for stem in stems)
 
 
 def wanted_tables(folder: Path) -> str:
     """Say which tables and columns a folder must have, and which files it has."""
     found = sorted(p.name for e in ("csv", "parquet") for p in folder.glob(f"*.{e}"))
     got = f"; got {shortened(', '.join(found))}: rename files and columns"
+    sets = sorted(folder.glob("*_graph_indicator.txt"))
+    if sets:
+        name = sets[0].name.removesuffix("_graph_indicator.txt")
+        got = (
+            f"; a set in TU's layout lies here: put its files into {name}/raw, and set"
+            f" dataset to 'tu:{name}' and partition to 'files'"
+        )
     return (
         "one graph is nodes.csv (columns node, label, and what describes a node) and"
         " edges.csv (source, target); whole graphs are graphs.csv (graph, and what is"
         " to be predicted), nodes.csv (graph, node, ...) and edges.csv (graph, source,"
-        f" target){got * bool(found)}"
+        f" target){got * bool(found or sets)}"
     )
 
 
@@ -136,7 +65,7 @@ def find_tables(folder: Path, *, whole_graphs: bool) -> Tables:
     ----------
     folder : Path
         With ``nodes``, ``edges`` and, for whole graphs, ``graphs``, each as ``.csv`` or
-        ``.parquet``; or, for whole graphs, with files in TU's layout.
+        ``.parquet``.
     whole_graphs : bool
 
     Raises
@@ -144,15 +73,6 @@ def find_tables(folder: Path, *, whole_graphs: bool) -> Tables:
     DataError
         A file is missing, there twice, or its first line names no usable columns.
     """
-    if whole_graphs and (names := _tu_names(folder)):
-        if len(names) > 1 or any(_places(folder, "nodes")):
-            what = [f"{name}_graph_indicator.txt" for name in names]
-            what += [p.name for p in _places(folder, "nodes")]
-            raise DataError(
-                f"{folder} has more than one set of graphs ({', '.join(what)}); keep"
-                " one"
-            )
-        return _tu_tables(folder, names[0])
     return Tables(
         graphs=_table(folder, "graphs") if whole_graphs else None,
         nodes=_table(folder, "nodes"),
@@ -193,7 +113,7 @@ def _table(folder: Path, stem: str) -> Table:
         return _parquet_rows(path, columns)
 
     unit = "line" if is_csv else "row"
-    return Table(path.name, (path,), tuple(columns), read, unit=unit)
+    return Table(path, tuple(columns), read, unit=unit)
 
 
 def _parquet_columns(path: Path) -> list[str]:

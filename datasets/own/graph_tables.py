@@ -159,7 +159,7 @@ def read_graph(
     if len(edges.fits) and not edges.fits.any():
         got = first_few(problems.found[-1:]) or "other names"
         raise DataError(
-            f"{tables.edges.files[0]}: none of its {len(edges.is_bad)} row(s) joins two"
+            f"{tables.edges.path}: none of its {len(edges.is_bad)} row(s) joins two"
             f" nodes of {tables.nodes.name}, got: {got}; write source"
             " and target as column 'node' has them"
         )
@@ -261,7 +261,7 @@ def load_folder(
         raise DataError(
             f"a table in {folder} cannot be read: {error}; check its permissions"
         ) from error
-    parts = (CACHE_FORMAT, _VERSION, digest, tables.unused, schema.sha256, bad_rows)
+    parts = (CACHE_FORMAT, _VERSION, digest, schema.sha256, bad_rows)
     mark = hashlib.sha256(repr(parts).encode()).hexdigest()[:_SHORT]
 
     def read(_: Path) -> OwnData:
@@ -341,7 +341,7 @@ def _with_degrees(raw: OwnData, schema: Schema) -> NDArray[np.generic]:
 
 
 def list_unused(tables: Tables, schema: Schema) -> list[str]:
-    """Name columns and files that are not used."""
+    """Name columns that are not used."""
     features = [f.column for f in schema.features]
     answers = [*schema.targets, SPLIT]
     is_whole = tables.graphs is not None
@@ -350,14 +350,13 @@ def list_unused(tables: Tables, schema: Schema) -> list[str]:
         (tables.nodes, ["node", *features, *(["graph"] if is_whole else answers)]),
         (tables.edges, [*KEYS["edges"], *["graph"] * is_whole]),
     ]
-    found = [
+    return [
         table.of(column)
         for table, known in used
         if table
         for column in table.columns
         if column not in known
     ]
-    return [*found, *tables.unused]
 
 
 def _check(

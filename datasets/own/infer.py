@@ -246,8 +246,8 @@ def infer_schema(
     """
     if not holds_tables(folder):
         raise DataError(
-            f"{folder} has no nodes.csv and no files in TU's layout:"
-            f" {wanted_tables(folder)}; name the folder of one client, which holds them"
+            f"{folder} has no nodes.csv: {wanted_tables(folder)}; name the folder of"
+            " one client, which holds them"
         )
     is_whole = not is_one_graph(folder)
     tables = find_tables(folder, whole_graphs=is_whole)
@@ -336,7 +336,7 @@ def _choose_targets(
                 left.append(f"{_unreadable(one)}: not a target")
             elif one.is_date:
                 left.append(f"{column} of {table.name} is not a target: dates")
-            elif one.is_id and column not in table.categorical:
+            elif one.is_id:
                 notes.append(
                     f"{column} of {table.name} is not a target: whole numbers that all"
                     f" differ look like an id (else: --targets {column})"
@@ -347,22 +347,22 @@ def _choose_targets(
                 names.append(column)
         if len(names) > 1 and not given:
             raise DataError(
-                f"{table.files[0]}, line 1: columns {', '.join(map(repr, names))} may"
+                f"{table.path}, line 1: columns {', '.join(map(repr, names))} may"
                 " all be meant, and nothing says which are to be predicted; name those"
                 f" that are by --targets ({ALL!r} takes all of them)"
             )
     notes += left
     if not names:
         raise DataError(
-            f"{table.files[0]}, line 1: has no column to predict beside 'graph'; add"
+            f"{table.path}, line 1: has no column to predict beside 'graph'; add"
             f" one, or name it with --targets{'; '.join(['', *left])}"
         )
     if kind == "auto":
-        kind = _kind(table, names, found)
+        kind = _kind(names, found)
         notes.append(f"{', '.join(names)} of {table.name}: {kind} (else: --kind)")
     if kind not in TARGET_KINDS or (kind == "classes" and len(names) > 1):
         raise DataError(
-            f"{table.files[0]}, line 1: columns {', '.join(names)} cannot be predicted"
+            f"{table.path}, line 1: columns {', '.join(names)} cannot be predicted"
             " together as one kind: classes need one column, binary and regression"
             " need numbers; choose with --targets and --kind"
         )
@@ -375,7 +375,7 @@ def _choose_targets(
         if found[odd[0]].num_odd:
             must += f" (not {_first(found[odd[0]])})"
         raise DataError(
-            f"{table.files[0]}: column {odd[0]!r} must hold {must} to be predicted as"
+            f"{table.path}: column {odd[0]!r} must hold {must} to be predicted as"
             f" {kind}; leave it out with --targets, or choose another --kind"
         )
     for column in names:
@@ -383,12 +383,12 @@ def _choose_targets(
     return kind, tuple(names)
 
 
-def _kind(table: Table, names: Sequence[str], found: Mapping[str, Profile]) -> str:
+def _kind(names: Sequence[str], found: Mapping[str, Profile]) -> str:
     first = found[names[0]]
     if len(names) == 1:
         few = len(first.distinct()) <= _MOST_CLASSES and first.holders is not None
         is_number = first.is_number or (first.is_mostly_number and not few)
-        if names[0] in table.categorical or not is_number:
+        if not is_number:
             return "classes"
         if first.is_flag and first.num_missing:
             return "binary"
@@ -423,7 +423,7 @@ def _classes(one: Profile, owner: str, notes: list[str]) -> tuple[str, ...]:
         if owner == "graph":
             cure = "name another column with --targets, use --kind regression, or "
         raise DataError(
-            f"{table.files[0]}: column {column!r} has {len(classes)} class(es) that at"
+            f"{table.path}: column {column!r} has {len(classes)} class(es) that at"
             f" least {one.enough} {owner}s have, and two are needed; {cure}lower"
             " --min-count if the names of rare classes identify nobody"
         )
@@ -454,31 +454,30 @@ def _shares(what: str, names: Sequence[str], one: Profile) -> list[str]:
 def _feature(one: Profile, *, statistics: bool, notes: list[str]) -> Feature | None:
     """Describe a column of nodes; None if it is of no use."""
     missing, column = INDICATOR if one.num_missing else REFUSE, one.column
-    what, is_category = f"{column} of nodes", column in one.table.categorical
+    what = f"{column} of nodes"
     if not one.count or not is_name(column):
         notes.append(f"{what} is not used: it is empty, or has an odd name")
         return None
     names = _frequent(one)
-    is_named = is_category or not (one.is_mostly_number or one.is_date)
+    is_named = not (one.is_mostly_number or one.is_date)
     notes += _remarks(one, names if is_named else ())
     may_tell = one.is_flag or not (one.is_number or one.is_date)  # if it is there
-    is_constant = len(one.distinct()) == 1 if is_category else one.is_constant
-    if is_constant and not (one.num_missing and may_tell):
+    if one.is_constant and not (one.num_missing and may_tell):
         rest = ", or none" * bool(one.num_missing)
         why = f"it has one value in all rows{rest}, but for rounding or fewer than"
         notes.append(f"{what} is not used: {why} {one.enough} rows{_BY_HAND}")
         return None
-    if one.is_date and not is_category:
+    if one.is_date:
         if few := one.count - one.days.count:
             notes.append(f"{what}: {few} of {one.count} cells are no dates{_CORRECT}")
         return _number(one, missing, statistics=statistics, notes=notes)
-    if not is_category and one.is_written_oddly:
+    if one.is_written_oddly:
         then = "not used (as a category: add a [[feature]] by hand)"
         then = f"; until then the column is {then if one.is_left_out else 'a category'}"
         notes.append(_unreadable(one) + then)
         if one.is_left_out:
             return None
-    if one.is_mostly_number and not is_category:
+    if one.is_mostly_number:
         if one.is_id:
             why = "whole numbers that all differ look like an id"
             notes.append(f"{what} is not used: {why}{_BY_HAND}")

@@ -54,7 +54,7 @@ def load_new(
     settings : RunSettings
         Of the run that trained the model.
     path : Path
-        A CSV file of SMILES, a folder with one, a folder in TU layout, or a folder of
+        A CSV file of SMILES, a folder with one, a folder with a TU set, or a folder of
         tables without targets.
     tasks : list of str
         Labels that the model predicts, for molecules.

@@ -3,8 +3,7 @@
 The data folder is only read; what is made of it is stored as memory-mapped arrays.
 
 PyTorch Geometric reads these text files without comparing them: a cut-off line, a
-node outside its graph or a missing label goes unnoticed. A published set and a user's
-own tables in their layout are checked alike.
+node outside its graph or a missing label goes unnoticed.
 """
 
 from __future__ import annotations
@@ -110,27 +109,28 @@ class RawTables:
         return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
-def count_lines(path: Path, where: str) -> int:
+def _bad(path: Path, problem: str, cure: str = _CURE) -> DataError:
+    """Word what is wrong with a raw file."""
+    return DataError(f"{path.name} in {path.parent}: {problem}; {cure}")
+
+
+def _count_lines(path: Path) -> int:
     """Count the lines of a raw file; refuse one that is empty or cut off."""
     last, num_lines = b"", 0
     with path.open("rb") as handle:
         while block := handle.read(_BLOCK):
             last, num_lines = block[-1:], num_lines + block.count(b"\n")
     if not last:
-        raise DataError(f"{where} is empty; {_CURE}")
+        raise _bad(path, "is empty", _ADD_EDGE if path.stem.endswith("_A") else _CURE)
     if last != b"\n":
-        raise DataError(
-            f"{where} does not end with a newline: it is cut off; {_CURE} (or append"
-            " the newline if the last line is complete)"
-        )
+        cure = f"{_CURE} (or append the newline if the last line is complete)"
+        raise _bad(path, "does not end with a newline: it is cut off", cure)
     return num_lines
 
 
-def read_table(
-    path: Path, dtype: type, *, columns: int | None, where: str
-) -> NDArray[Any]:
+def read_table(path: Path, dtype: type, columns: int | None) -> NDArray[Any]:
     """Read one raw file of comma-separated numbers, shape (num_lines, num_columns)."""
-    num_lines = count_lines(path, where)
+    num_lines = _count_lines(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # loadtxt only warns where nothing is read
@@ -146,17 +146,22 @@ def read_table(
         kind = "whole numbers" if dtype is np.int64 else "numbers"
         must = f"must hold {kind}, as many in each line, separated by commas"
         got = _first_odd(path, int if dtype is np.int64 else float) or str(error)
-        raise DataError(f"{where} {must}, got {got}; {_CURE}") from error
+        raise _bad(path, f"{must}, got {got}") from error
     if len(table) != num_lines:  # NumPy passes over them
-        raise DataError(
-            f"{where} has {num_lines} lines with {len(table)} rows of numbers: it has"
-            f" blank lines; {_CURE}"
-        )
+        found = f"{num_lines} lines with {len(table)} rows of numbers"
+        raise _bad(path, f"has {found}: it has blank lines")
     if columns is not None and table.shape[1] != columns:
-        raise DataError(
-            f"{where} must have {columns} column(s), got {table.shape[1]}; {_CURE}"
-        )
+        raise _bad(path, f"must have {columns} column(s), got {table.shape[1]}")
     return table
+
+
+def _read_labels(path: Path, columns: int | None) -> IntArray:
+    """Read labels, which may be written as 1.0."""
+    with suppress(DataError):
+        table = read_table(path, np.float64, columns)
+        if (table == np.rint(table)).all() and (abs(table) < _EXACT).all():
+            return table.astype(np.int64)
+    return read_table(path, np.int64, columns)
 
 
 def _first_odd(path: Path, number: type) -> str:
@@ -175,104 +180,71 @@ def _first_odd(path: Path, number: type) -> str:
     return ""
 
 
-class RawFiles:
-    """The raw files of one set by kind, which are checked against each other.
-
-    ``origin`` is the folder that messages name.
-    """
-
-    def __init__(self, name: str, files: Mapping[str, Path], *, origin: Path) -> None:
-        self._name, self._files, self._origin = name, files, origin
-
-    def bad(self, kind: str, problem: str, cure: str = _CURE) -> DataError:
-        """Word what is wrong with a file."""
-        place = f"{self._name}_{kind}.txt"
-        return DataError(f"{place} in {self._origin}: {problem}; {cure}")
-
-    def read(
-        self, kind: str, columns: int | None = 1, dtype: type = np.int64
-    ) -> NDArray[Any]:
-        """Read a file of numbers; labels may be written as 1.0."""
-        where = f"{self._name}_{kind}.txt in {self._origin}"
-        given = self._files[kind]
-        if kind in ("graph_labels", LABELS):
-            with suppress(DataError):
-                table = read_table(given, np.float64, columns=columns, where=where)
-                if (table == np.rint(table)).all() and (abs(table) < _EXACT).all():
-                    return table.astype(np.int64)
-        return read_table(given, dtype, columns=columns, where=where)
-
-    def structure(self) -> tuple[IntArray, IntArray]:
-        """Read the graph of each node, and the ends of edges, both from 1."""
-        graph: IntArray = self.read("graph_indicator")[:, 0]
-        steps = np.diff(graph, prepend=0)
-        wrong = np.flatnonzero((steps < 0) | (steps > 1))
-        if graph[0] != 1 or len(wrong):
-            line = int(wrong[0]) + 1 if len(wrong) else 1
-            raise self.bad(
-                "graph_indicator",
-                "graphs must be numbered 1, 2, ... without gap and nodes be sorted by"
-                f" graph, but line {line} says {graph[line - 1]}",
-            )
-        wanted = {
-            "graph_labels": (int(graph[-1]), "labels", "graphs"),
-            **dict.fromkeys((LABELS, ATTRIBUTES), (len(graph), "lines", "nodes")),
-        }
-        for kind, (count, what, of) in wanted.items():
-            if kind not in self._files:
-                continue
-            where = f"{self._name}_{kind}.txt in {self._origin}"
-            found = count_lines(self._files[kind], where)
-            if found != count:
-                problem = f"{found} {what} for the {count} {of} of graph_indicator"
-                raise self.bad(kind, problem)
-        if not self._files["A"].stat().st_size:
-            raise self.bad("A", "the file is empty", cure=_ADD_EDGE)
-        edges: IntArray = self.read("A", 2)
-        outside = ((edges < 1) | (edges > len(graph))).any(axis=1)
-        across = np.zeros_like(outside)
-        across[~outside] = np.diff(graph[edges[~outside] - 1])[:, 0] != 0
-        for is_wrong, what in (
-            (outside, f"but graph_indicator has nodes 1..{len(graph)}"),
-            (across, "which joins two graphs of graph_indicator"),
-        ):
-            if len(at := np.flatnonzero(is_wrong)):
-                ends = edges[at[0]].tolist()
-                raise self.bad("A", f"line {at[0] + 1} has edge {ends}, {what}")
-        if (edges[:, 0] == edges[:, 1]).all():
-            raise self.bad("A", "there are no edges but self-loops", cure=_ADD_EDGE)
-        return graph, edges
-
-
-def read_raw(name: str, files: Mapping[str, Path], *, origin: Path) -> RawTables:
-    """Read the raw files, and check them against each other; see :class:`RawFiles`."""
-    raw = RawFiles(name, files, origin=origin)
-    graph, edges = raw.structure()
-    labels, num_nodes = raw.read("graph_labels")[:, 0], len(graph)
-    of_nodes = {LABELS: np.zeros((num_nodes, 0), np.int64)}
-    of_nodes[ATTRIBUTES] = np.zeros((num_nodes, 0), np.float64)
-    for kind in [k for k in of_nodes if k in files]:
-        of_nodes[kind] = raw.read(kind, None, of_nodes[kind].dtype.type)
+def read_raw(files: Mapping[str, Path]) -> RawTables:
+    """Read the raw files, by kind, and check them against each other."""
+    graph: IntArray = read_table(files["graph_indicator"], np.int64, 1)[:, 0]
+    steps = np.diff(graph, prepend=0)
+    wrong = np.flatnonzero((steps < 0) | (steps > 1))
+    if graph[0] != 1 or len(wrong):
+        line = int(wrong[0]) + 1 if len(wrong) else 1
+        raise _bad(
+            files["graph_indicator"],
+            "graphs must be numbered 1, 2, ... without gap and nodes be sorted by"
+            f" graph, but line {line} says {graph[line - 1]}",
+        )
+    num_graphs, num_nodes = int(graph[-1]), len(graph)
+    graph_labels = _read_labels(files["graph_labels"], 1)[:, 0]
+    if len(graph_labels) != num_graphs:
+        found = f"{len(graph_labels)} labels for the {num_graphs} graphs"
+        raise _bad(files["graph_labels"], f"{found} of graph_indicator")
+    labels = np.zeros((num_nodes, 0), np.int64)
+    numbers = np.zeros((num_nodes, 0), np.float64)
+    if LABELS in files:
+        labels = _read_labels(files[LABELS], None)
+    if ATTRIBUTES in files:
+        numbers = read_table(files[ATTRIBUTES], np.float64, None)
+    for kind, table in ((LABELS, labels), (ATTRIBUTES, numbers)):
+        if len(table) != num_nodes:
+            found = f"{len(table)} lines for the {num_nodes} nodes"
+            raise _bad(files[kind], f"{found} of graph_indicator")
     with np.errstate(over="ignore"):
-        attributes = of_nodes[ATTRIBUTES].astype(np.float32)
+        attributes = numbers.astype(np.float32)
     wrong = np.flatnonzero(~np.isfinite(attributes).all(axis=1))
     if len(wrong):
         problem = f"line {wrong[0] + 1} holds NaN, infinity or a number beyond float32"
-        raise raw.bad(ATTRIBUTES, problem)
+        raise _bad(files[ATTRIBUTES], problem)
     tables = RawTables(
         graph_of_node=graph - 1,
-        edges=edges - 1,
-        graph_labels=labels,
-        labels=of_nodes[LABELS],
+        edges=_read_edges(files["A"], graph),
+        graph_labels=graph_labels,
+        labels=labels,
         attributes=attributes,
     )
     if (width := sum(b - a + 1 for a, b in tables.label_ranges)) > _MOST_LABELS:
-        raise raw.bad(
-            LABELS,
+        raise _bad(
+            files[LABELS],
             f"its labels span {width} numbers, a column each, more than {_MOST_LABELS};"
             " number them 0, 1, ...",
         )
     return tables
+
+
+def _read_edges(path: Path, graph: IntArray) -> IntArray:
+    """Read both ends of each edge, from 0, given the graph of each node."""
+    edges: IntArray = read_table(path, np.int64, 2)
+    outside = ((edges < 1) | (edges > len(graph))).any(axis=1)
+    across = np.zeros_like(outside)
+    across[~outside] = np.diff(graph[edges[~outside] - 1])[:, 0] != 0
+    for is_wrong, what in (
+        (outside, f"but graph_indicator has nodes 1..{len(graph)}"),
+        (across, "which joins two graphs of graph_indicator"),
+    ):
+        if len(at := np.flatnonzero(is_wrong)):
+            ends = edges[at[0]].tolist()
+            raise _bad(path, f"line {at[0] + 1} has edge {ends}, {what}")
+    if (edges[:, 0] == edges[:, 1]).all():
+        raise _bad(path, "there are no edges but self-loops", _ADD_EDGE)
+    return edges - 1
 
 
 log = logging.getLogger("flwr.fedgraph")
@@ -352,7 +324,7 @@ def _convert(
     """Check, parse and flatten the files of one data set."""
     log.info("converting TU data set %s from %s", name, raw)
     try:
-        tables = read_raw(name, files, origin=raw)
+        tables = read_raw(files)
         digest = checksum(files.values())
     except OSError as error:
         raise DataError(

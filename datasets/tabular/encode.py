@@ -159,7 +159,7 @@ def need_columns(table: Table, columns: Iterable[str]) -> None:
         if column in table.columns:
             continue
         raise no_column(
-            f"{table.files[0]}, line 1:",
+            f"{table.path}, line 1:",
             column,
             table.columns,
             "add or rename it, or correct the schema",

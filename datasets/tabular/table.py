@@ -11,7 +11,7 @@ import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -38,28 +38,24 @@ class Table:
 
     Parameters
     ----------
-    name : str
-        Of its file, as messages call it.
-    files : tuple of Path
-        What it is read from.
+    path : Path
+        Its file, which messages call by its name.
     columns : tuple of str
     read : callable
         Reads the file.
-    file_of : mapping
-        Other files' names, of columns that are not in the file ``name``.
     unit : str
         What a row's number counts: "line", or "row" where a file has no lines.
-    categorical : tuple of str
-        Columns that hold categories by the layout, even if these are numbers.
     """
 
-    name: str
-    files: tuple[Path, ...]
+    path: Path
     columns: tuple[str, ...]
     read: Callable[[], Rows]
-    file_of: Mapping[str, str] = field(default_factory=dict)
     unit: str = "line"
-    categorical: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of its file."""
+        return self.path.name
 
     @cached_property
     def rows(self) -> Rows:
@@ -68,31 +64,27 @@ class Table:
 
     def of(self, column: str) -> str:
         """Name a column with its file."""
-        return f"{column} of {self.file_of.get(column, self.name)}"
+        return f"{column} of {self.name}"
 
     def at(self, line: int, column: str = "") -> str:
         """Name a place: file, line, column."""
-        place = f"{self.file_of.get(column, self.name)}, {self.unit} {line}"
+        place = f"{self.name}, {self.unit} {line}"
         return f"{place}, column {column!r}" if column else place
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """The tables of one folder; ``graphs`` is None if it holds one graph.
-
-    ``unused`` names files whose content is not used.
-    """
+    """The tables of one folder; ``graphs`` is None if it holds one graph."""
 
     graphs: Table | None
     nodes: Table
     edges: Table
-    unused: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[Path, ...]:
         """All files that are read."""
-        found = self.graphs.files if self.graphs else ()
-        return tuple(dict.fromkeys((*found, *self.nodes.files, *self.edges.files)))
+        found = (self.graphs, self.nodes, self.edges)
+        return tuple(table.path for table in found if table is not None)
 
 
 def no_column(place: str, name: str, columns: Sequence[str], cure: str) -> DataError:
@@ -105,13 +97,11 @@ def no_column(place: str, name: str, columns: Sequence[str], cure: str) -> DataE
     )
 
 
-def read_csv(
-    path: Path, *, has_header: bool = True, may_vary: bool = False
-) -> Iterator[tuple[int, list[str]]]:
+def read_csv(path: Path, *, may_vary: bool = False) -> Iterator[tuple[int, list[str]]]:
     """Read the rows of a CSV file, each with the number of its last line.
 
     Empty lines are passed over, and the first other one is the header, without spaces
-    around names. Without ``has_header`` all lines are rows, also empty ones.
+    around names.
 
     Raises
     ------
@@ -125,7 +115,7 @@ def read_csv(
             reader = csv.reader(handle, strict=True)
             for cells in reader:
                 line = reader.line_num
-                if has_header and not cells:
+                if not cells:
                     continue
                 if not first:
                     first = cells = [cell.strip() for cell in cells]

@@ -239,11 +239,6 @@ TABLES = {
         r"edges.csv, line 6, column 'target': node 'c' is not in nodes.csv with this",
         "add it there",
     ),
-    "two sets of graphs": (
-        {"X_graph_indicator.txt": "1\n"},
-        r"more than one set of graphs \(X_graph_indicator.txt, nodes.csv\)",
-        "keep one",
-    ),
     "csv and parquet": (
         {"nodes.parquet": "x"},
         r"has nodes.csv and nodes.parquet",
@@ -677,7 +672,7 @@ def test_a_schema_that_could_not_be_written_whole_leaves_its_place_free(
     assert read_schema(place) == schema
 
 
-@pytest.mark.parametrize("name", ["nodes.csv", "edges.csv", "X_graph_indicator.txt"])
+@pytest.mark.parametrize("name", ["nodes.csv", "edges.csv"])
 def test_tables_beside_folders_of_clients_hide_neither(tmp_path, name):
     own_files.write(tmp_path / "a")
     own_files.write(tmp_path / "b")
@@ -693,4 +688,7 @@ def test_tables_beside_folders_of_clients_hide_neither(tmp_path, name):
 def test_tables_of_other_names_are_told_what_is_wanted(tmp_path, read):
     (tmp_path / "accounts.csv").write_text("id,fraud\n1,0\n")
     with pytest.raises(DataError, match=r"nodes.csv.*label.*source.*accounts.csv: ren"):
+        read(tmp_path)
+    (tmp_path / "X_graph_indicator.txt").write_text("1\n")
+    with pytest.raises(DataError, match=r"into X/raw, and set dataset to 'tu:X' and"):
         read(tmp_path)

@@ -118,21 +118,6 @@ def test_a_column_of_numbers_stays_one_whatever_stands_in_few_cells(tmp_path, od
         build(folder, schema, bad_rows="refuse")
 
 
-def test_a_column_is_said_to_be_of_its_file_in_any_layout(tmp_path):
-    """In TU's it was said to be of NAME_graph_indicator."""
-    files = {
-        "graph_indicator": [i // 2 + 1 for i in range(40)],
-        "graph_labels": [i % 2 for i in range(20)],
-        "node_attributes": ["x" if i == 7 else 40 + i / 10 for i in range(40)],
-        "A": ["1, 2"],
-    }
-    for name, lines in files.items():
-        (tmp_path / f"W_{name}.txt").write_text("\n".join(map(str, lines)) + "\n")
-    _, notes = infer_schema(tmp_path)
-    told = "node_attribute of W_node_attributes.txt: 1 of 40 cells are no numbers"
-    assert any(note.startswith(told) for note in notes)
-
-
 def test_codes_of_which_few_are_no_numbers_are_categories(tmp_path):
     folder = site(tmp_path, kind=lambda i: "A" if i % 10 == 0 else i % 3)
     schema, notes = infer_schema(folder, min_count=4)

@@ -15,10 +15,7 @@ from flwr.app import Context, Message, RecordDict
 import datasets
 from datasets import partition
 from datasets.cache import cache_root
-from datasets.own.graph_tables import build
-from datasets.own.infer import infer_schema
 from datasets.public.tu import load_tu, read_raw, say_once
-from datasets.tabular.schema_file import read_schema
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.core import wire
 from fedgraph_flwr.core.errors import ConfigError, DataError
@@ -253,19 +250,19 @@ def test_environment_names_the_folders(tiny, monkeypatch):
 # --- what is wrong with the files ---
 
 
-# Which file is wrong, its content, and what every reader of the layout says of it.
+# Which file is wrong, its content, and what is said of it.
 STRUCTURE = [
-    ("A", "1, 2\nx, 1\n", r"TINY_A.txt in .*raw must .* 'x, 1' in line 2; corr"),
+    ("A", "1, 2\nx, 1\n", r"TINY_A.txt in .*raw: must .* 'x, 1' in line 2; corr"),
     ("A", "1, 2\n2\n", r"TINY_A.txt in .* whole numbers.* '2' in line 2"),
     ("A", "1, 2\n2.0, 1\n", r"TINY_A.txt in .* whole numbers.* '2.0, 1' in line 2"),
-    ("A", "1\n2\n", r"TINY_A.txt .* must have 2 column\(s\), got 1"),
+    ("A", "1\n2\n", r"TINY_A.txt .*: must have 2 column\(s\), got 1"),
     ("A", "1, 2\n2, 1", r"TINY_A.txt .* does not end with a newline"),
     ("A", "1, 2\n2, 9\n", r"line 2 has edge \[2, 9\], .* nodes 1\.\.8"),
     ("A", "0, 1\n", r"line 1 has edge \[0, 1\]"),
     ("A", "1, 2\n3, 4\n", r"line 2 has edge \[3, 4\], which joins two graphs"),
-    ("A", "", r"TINY_A.txt in .* is empty; .* If its graphs have none, add a"),
+    ("A", "", r"TINY_A.txt in .*: is empty; .* If its graphs have none, add a"),
     ("A", "\n", r"TINY_A.txt in .* must hold whole numbers"),
-    ("A", "1, 2\n\n2, 1\n", r"TINY_A.txt .*raw has 3 lines with 2 rows"),
+    ("A", "1, 2\n\n2, 1\n", r"TINY_A.txt .*raw: has 3 lines with 2 rows"),
     ("A", "1, 1\n", r"no edges but self-loops; a set needs one .*, add a graph"),
     ("graph_labels", "1\n2\n", r"2 labels for the 3 graphs"),
     ("graph_labels", "1\n2\n1\n2\n", r"4 labels for the 3 graphs"),
@@ -282,25 +279,6 @@ STRUCTURE = [
     ("node_attributes", "1\n2\n", r"2 lines for the 8 nodes"),
     ("node_attributes", "1\n" * 7 + "2", r"does not end with a newline"),
 ]
-TINY_SCHEMA = """format = 1
-dataset = "graphs-csv"
-degree = 4
-[target]
-kind = "classes"
-columns = ["label"]
-classes = ["-1", "1"]
-"""
-
-
-@pytest.mark.parametrize(("kind", "content", "message"), STRUCTURE)
-def test_own_tables_in_this_layout_are_checked_alike(tiny, kind, content, message):
-    raw = tiny / "TINY" / "raw"
-    write_tiny(raw, **{kind: content})
-    (raw / "schema.toml").write_text(TINY_SCHEMA)
-    with pytest.raises(DataError, match=message):
-        build(raw, read_schema(raw / "schema.toml"))
-    with pytest.raises(DataError, match=message):
-        infer_schema(raw, min_count=1)
 
 
 @pytest.mark.parametrize(
