@@ -48,7 +48,7 @@ from fedgraph_flwr.core.wire import (
 from fedgraph_flwr.registry import find_method
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.folder import RunFolder
-from strategies.base import AbstractGraphStrategy
+from fedgraph_flwr.results.run_file import Writing
 
 from .inline import InlineGrid
 from .run import KeyValues, read_settings
@@ -92,16 +92,16 @@ def killed_at_checkpoint(
     server_round: int, error: BaseException | None = None
 ) -> Iterator[None]:
     """Stop the server before it writes a checkpoint; clients are a round further."""
-    write = RunFolder.checkpoint
+    write = Writing.checkpoint
 
-    def stop(self: RunFolder, strategy: AbstractGraphStrategy) -> None:
-        if self.so_far.last_round == server_round:
+    def stop(self: Writing, number: int, *state: Any) -> int:
+        if number == server_round:
             raise error or Killed
-        write(self, strategy)
+        return write(self, number, *state)
 
     finish = RunFolder.finish if error else lambda *_, **__: {}  # a killed server's
     with (
-        mock.patch.object(RunFolder, "checkpoint", stop),
+        mock.patch.object(Writing, "checkpoint", stop),
         mock.patch.object(RunFolder, "finish", finish),
     ):
         yield

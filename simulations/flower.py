@@ -28,6 +28,7 @@ from fedgraph_flwr.core.process import announced
 from fedgraph_flwr.core.rules import Value, toml_value
 from fedgraph_flwr.results.folder import short_id
 from fedgraph_flwr.results.reader import SUMMARY, load_summary
+from fedgraph_flwr.results.run_file import RunFile
 
 from .bundled import bundled_files
 
@@ -312,7 +313,7 @@ def _how_to_go_on(overrides: Mapping[str, Value], run_id: int) -> str:
     new = Path(str(overrides["results-dir"])).glob(f"*-{short_id(run_id)}")
     resumed = overrides.get("resume")
     for folder in [Path(str(resumed))] if resumed else sorted(new):
-        if any((folder / "checkpoint").glob("*")):
+        if RunFile(folder).checkpoints():
             return f"; to go on: resume={folder}"
     return ""
 

@@ -12,6 +12,7 @@ from clients.site_database import site_database
 from clients.store import STATES
 from fedgraph_flwr.core.database import Database
 from fedgraph_flwr.core.errors import StorageError
+from fedgraph_flwr.results.run_file import RunFile
 from simulations.contract import Killed, killed_at_checkpoint
 
 ROUNDS = {"num-server-rounds": 5}
@@ -44,7 +45,28 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
+def damage_checkpoint(path: Path, server_round: int | None = None) -> None:
+    """Change a bit of one checkpoint of a run, or of all."""
+    with RunFile(path).writing() as writing:
+        for number, part, blob in writing.db.execute("SELECT * FROM parts").fetchall():
+            if server_round in (None, number):
+                writing.db.execute(
+                    "UPDATE parts SET arrays = ? WHERE round = ? AND part = ?",
+                    (blob[:-1] + bytes([blob[-1] ^ 1]), number, part),
+                )
+
+
+def drop_checkpoints(path: Path, *rounds: int) -> None:
+    """Delete checkpoints of a run, all without rounds."""
+    file = RunFile(path)
+    with file.writing() as writing:
+        for number in rounds or file.checkpoints():
+            writing.db.execute("DELETE FROM checkpoints WHERE round = ?", (number,))
+
+
 def list_rounds(path: Path, folder: str) -> list[int]:
+    if folder == "checkpoint":
+        return RunFile(path).checkpoints()
     names = (p.stem for p in (path / folder).glob("round-*"))
     return sorted(int(n.removeprefix("round-")) for n in names)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -34,14 +35,11 @@ from ..core.files import (
 from ..core.wire import Lives, NamedArrays
 from ..resolve import Resolved
 from .checkpoints import (
-    GrowingFiles,
-    Mark,
     ResumePoint,
     check_same_config,
     drop_rounds,
     find_resume_point,
     lock_folder,
-    write_checkpoint,
 )
 from .model_files import keep_models
 from .provenance import Origins
@@ -52,23 +50,18 @@ from .reader import (
     ROUNDS,
     SUMMARY,
     TIMES,
-    RoundTimes,
     blaming,
     load_summary,
     read_config,
     round_file,
 )
 from .record import RunRecord
+from .run_file import FAILURES, Rows, RunFile
 from .summary import COMPLETED, FAILED, METRICS, RUNNING, metrics_text, summarise
 
 _MODE = 0o750  # of a run's folder: monitoring reads it by its group
-FAILURES, TRACEBACK = "failures.csv", "traceback.txt"
-COLUMNS = {
-    ROUNDS: ("round", "client", "split", "point", "metric", "value", "num_examples"),
-    LEDGER: ("round", "client", "direction", "record", "bytes"),
-    TIMES: RoundTimes._fields,
-    FAILURES: ("round", "client", "reason"),
-}
+_EXPORT_S = 1.0  # CSV files are at most so old while rounds are done
+TRACEBACK = "traceback.txt"
 
 
 def results_root(configured: str) -> tuple[Path, str]:
@@ -95,7 +88,7 @@ def short_id(run_id: int) -> str:
 
 
 class RunFolder:
-    """Writes the CSV files, checkpoints, models and the summary of a run.
+    """Writes the record, models and the summary of a run.
 
     One process writes to a folder at a time; it is free again after :meth:`close`.
 
@@ -116,8 +109,9 @@ class RunFolder:
         self.so_far = RunRecord(resolved.method.task)
         self._found: tuple[NamedArrays, dict[str, Any]] | None = None
         self._oldest_checkpoint = 0
-        self._files = GrowingFiles(path, COLUMNS)
-        self._resumed_at: Mapping[str, Mark] | None = None  # until a round is done,
+        self.file = RunFile(path)
+        self._exported_at = 0.0
+        self._is_waiting = False  # a resumed run, until it has done a round,
         self._held: list[RoundReport] = []  # and what came before that
         self._last: RoundReport | None = None
         self._lock = lock_folder(path)
@@ -162,7 +156,7 @@ class RunFolder:
             with blaming(path):
                 folder._go_back_to(
                     find_resume_point(
-                        path, before, resolved.settings, folder._files, run_id
+                        path, before, resolved.settings, folder.file, run_id
                     )
                 )
         except BaseException:
@@ -190,8 +184,7 @@ class RunFolder:
             ) from error
         folder = cls(path, resolved, run_id=run_id)
         try:
-            for name, columns in COLUMNS.items():
-                folder._files.append(name, [columns])
+            folder.file.begin()
             write_json(path / CONFIG, resolved.to_config())
         except BaseException:
             folder.withdraw()
@@ -243,13 +236,13 @@ class RunFolder:
     @property
     def lives(self) -> Lives:
         """Runs of Flower whose rounds count; others are spared until one is done."""
-        if self._resumed_at is not None:
+        if self._is_waiting:
             return self._lives
         return replace(self._lives, spared=())
 
     def add(self, name: str, write: Callable[[], None]) -> None:
         """Write a file unless it is there: now, or when a resume has done a round."""
-        if self._resumed_at is not None:
+        if self._is_waiting:
             self._to_add.append((name, write))
         elif not is_there(self.path / name):
             write()
@@ -277,11 +270,14 @@ class RunFolder:
 
     # While the run goes on -------------------------------------------------------
 
-    def record(self, report: RoundReport) -> None:
-        """Append one round.
+    def record(
+        self, report: RoundReport, strategy: AbstractGraphStrategy | None = None
+    ) -> None:
+        """Write one round, and with ``strategy`` a checkpoint, as one transaction.
 
-        The first round that a resumed run completes drops the rows of the rounds that
-        it repeats. Until then the folder stays as it was.
+        The first round that a resumed run completes drops the rounds that it repeats.
+        Until then the folder stays as it was. The strategy learns which checkpoint is
+        the oldest: clients keep what it needs.
 
         Raises
         ------
@@ -289,53 +285,77 @@ class RunFolder:
             A file cannot be written, or the folder was moved or deleted.
         """
         self._check_there()
-        if self._resumed_at is not None:
-            self._held.append(report)
-            if not (report.is_complete or report.is_closing):
-                return
-            marks, self._resumed_at = self._resumed_at, None
-            # Of rounds that are repeated; rows that they were made with go now.
-            drop_rounds(self.path, after=self.resumed_from or 0)
-            self._files.cut(marks)
-            # They told of the run as it ended before; others are written at the end. A
-            # summary that tells what was spent stays until a checkpoint does.
-            outdated = [TRACEBACK, REPORT]
-            if not self.resolved.privacy.is_on:
-                outdated.append(SUMMARY)
-            for name in outdated:
-                remove(self.path / name)
-            write_json(self.path / CONFIG, self.resolved.to_config())
-            for name, write in self._to_add:
-                self.add(name, write)
-            for held in self._held:
-                self.record(held)
+        self._held.append(report)
+        if self._is_waiting and not (report.is_complete or report.is_closing):
             return
+        after = (self.resumed_from or 0) if self._is_waiting else None
+        if after is not None:
+            drop_rounds(self.path, after=after)
         self._last = report
-        self._files.append(ROUNDS, [_evaluation_row(e) for e in report.evaluations])
-        self._files.append(LEDGER, [_ledger_row(e) for e in report.ledger])
+        with self.file.writing(after=after) as writing:
+            for held in self._held:
+                self._write_files(held)
+                writing.add(held.server_round, self._rows(held))
+            if strategy is not None:
+                arrays, facts = self._checkpoint(strategy)
+                oldest = writing.checkpoint(self.so_far.last_round, arrays, facts)
+        self._held.clear()
+        if after is not None:
+            self._is_waiting = False
+            self._go_on()
+        if strategy is not None:
+            strategy.keep_from = oldest
+            remove(self.path / SUMMARY)
+        if report.is_closing or time.monotonic() > self._exported_at + _EXPORT_S:
+            self._export()
+
+    def _go_on(self) -> None:
+        """Drop what told of the run as it ended before; others are written at the end.
+
+        A summary that tells what was spent stays until a checkpoint does.
+        """
+        outdated = [TRACEBACK, REPORT]
+        if not self.resolved.privacy.is_on:
+            outdated.append(SUMMARY)
+        for name in outdated:
+            remove(self.path / name)
+        write_json(self.path / CONFIG, self.resolved.to_config())
+        for name, write in self._to_add:
+            self.add(name, write)
+
+    def _rows(self, report: RoundReport) -> Rows:
+        """Rows of a round by table; it counts from now on."""
         seconds = (report.wall_s, report.busy_s, report.client_compute_s)
-        self._files.append(TIMES, [RoundTimes(report.server_round, *seconds)])
-        self._files.append(FAILURES, map(_failure_row, self.so_far.add(report)))
+        return {
+            ROUNDS: map(_evaluation_row, report.evaluations),
+            LEDGER: map(_ledger_row, report.ledger),
+            TIMES: [(report.server_round, *seconds)],
+            FAILURES: map(_failure_row, self.so_far.add(report)),
+        }
+
+    def _write_files(self, report: RoundReport) -> None:
         for name, arrays in report.files.items():
             write_npz(self.path / name, arrays)
         if report.is_complete and report.arrays:
             # A round that is repeated writes them again.
             write_arrays(round_file(self.path, report.server_round), report.arrays)
 
+    def _export(self) -> None:
+        self.file.export()
+        self._exported_at = time.monotonic()
+
     def meter(self, strategy: AbstractGraphStrategy, status: int = RUNNING) -> None:
         """Write the numbers for monitoring anew."""
-        if self._resumed_at is None:
+        if not self._is_waiting:
             text = metrics_text(self, strategy, self._last, status=status)
             write_text(self.path / METRICS, text)
 
-    def checkpoint(self, strategy: AbstractGraphStrategy) -> None:
-        """Save the server's state after a round; keeps the last two.
-
-        The strategy learns which is the oldest: clients keep what it needs.
-        """
-        self._check_there()
+    def _checkpoint(
+        self, strategy: AbstractGraphStrategy
+    ) -> tuple[NamedArrays, dict[str, Any]]:
+        """Return the server's state after a round."""
         arrays, facts = _state_of(strategy)
-        meta = {
+        return arrays, {
             **self.so_far.to_json(),
             "lineage": self.lineage,
             "origins": self.origins.parts,
@@ -344,12 +364,7 @@ class RunFolder:
             "experiment": self.experiment,
             "facts": facts,
             "frame": strategy.frame_facts(),
-            "marks": self._files.marks(),
         }
-        strategy.keep_from = write_checkpoint(
-            self.path, self.so_far.last_round, arrays, meta
-        )
-        remove(self.path / SUMMARY)
 
     def _check_there(self) -> None:
         """Refuse to begin a second folder where the run's own was.
@@ -369,7 +384,7 @@ class RunFolder:
 
     def _go_back_to(self, point: ResumePoint) -> None:
         """Set everything to what it was at a checkpoint, or before round 1."""
-        self._resumed_at, self._lives = point.marks, point.lives
+        self._is_waiting, self._lives = True, point.lives
         self.resumed_from, self._found = point.server_round, point.found
         self._oldest_checkpoint = point.oldest
         if point.found is None:
@@ -385,8 +400,8 @@ class RunFolder:
                 changed,
             )
         self.so_far.restore(point.found[1])
-        self.so_far.reread(self._files.rows(ROUNDS, point.marks[ROUNDS]))
-        failed = self._files.rows(FAILURES, point.marks[FAILURES])
+        self.so_far.reread(self.file.rows(ROUNDS, until=point.server_round))
+        failed = self.file.rows(FAILURES, until=point.server_round)
         self.so_far.failures = [_failure(*row) for row in failed]
 
     # At the end ------------------------------------------------------------------
@@ -402,9 +417,10 @@ class RunFolder:
         A resumed run that failed before it completed a round has nothing to add: the
         folder stays as it was, and the error is all there is to tell.
         """
-        if error is not None and self._resumed_at is not None:
+        if error is not None and self._is_waiting:
             return {}
         self._check_there()
+        self._export()
         if error is not None:
             write_text(self.path / TRACEBACK, "".join(format_exception(error)))
         models = strategy.models() if self.so_far.last_round else {}
@@ -446,12 +462,8 @@ def _failure_row(failure: Mapping[str, Any]) -> tuple[Any, ...]:
     return failure["round"], failure["client"], json.dumps(failure["reason"])
 
 
-def _failure(server_round: str, client: str, reason: str) -> dict[str, Any]:
-    return {
-        "round": int(server_round),
-        "client": int(client),
-        "reason": json.loads(reason),
-    }
+def _failure(server_round: int, client: int, reason: str) -> dict[str, Any]:
+    return {"round": server_round, "client": client, "reason": json.loads(reason)}
 
 
 def _ledger_row(e: LedgerEntry) -> tuple[Any, ...]:

@@ -59,12 +59,11 @@ class RoundWriter:
         """Write a round; a complete one gets a line and, if it is due, a checkpoint."""
         settings = self._folder.resolved.settings
         is_kept = settings.is_checkpoint(report.server_round, strategy.last_round)
-        self._folder.record(report if is_kept else replace(report, arrays={}))
+        kept = strategy if is_kept and report.is_complete else None
+        self._folder.record(report if is_kept else replace(report, arrays={}), kept)
         strategy.lives = self._folder.lives
         self._folder.meter(strategy)
         if report.is_complete:
-            if is_kept:
-                self._folder.checkpoint(strategy)
             line = progress_line(self._folder, report, self._clock, strategy.sites)
             network = strategy.network()
             seal = describe_seal(network.is_sealed if network else None)

@@ -92,11 +92,10 @@ class RunRecord:
             ]
         return failed
 
-    def reread(self, rows: Iterable[Sequence[str]]) -> None:
-        """Add scores that an earlier process wrote to ``rounds.csv``."""
+    def reread(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Add scores that an earlier process wrote."""
         for number, client, split, point, metric, value, _ in rows:
-            where = split, point, metric
-            self._remember(where, int(number), int(client), float(value))
+            self._remember((split, point, metric), number, client, float(value))
 
     def to_json(self) -> dict[str, Any]:
         """Everything but scores and failures, which have files of their own.

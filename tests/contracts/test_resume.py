@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 import shutil
 import sqlite3
+import subprocess
+import threading
 
 import pytest
 import toys
 from matrix import mostly_slow, one_per_strategy
-from stops import ROUNDS, contents, list_rounds, places, resumed, stopped
+from stops import (
+    ROUNDS,
+    contents,
+    damage_checkpoint,
+    drop_checkpoints,
+    list_rounds,
+    places,
+    resumed,
+    stopped,
+)
 
 from clients import store
 from fedgraph_flwr.core.errors import (
@@ -20,8 +31,9 @@ from fedgraph_flwr.core.errors import (
     StorageError,
 )
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.results import folder, provenance
+from fedgraph_flwr.results import provenance
 from fedgraph_flwr.results.folder import RunFolder
+from fedgraph_flwr.results.run_file import RunFile
 from fedgraph_flwr.trained.model_folder import read_about
 from fedgraph_flwr.view.matrices import site_rounds
 from simulations import contract
@@ -42,11 +54,11 @@ def test_a_server_killed_before_a_checkpoint(lab, method, at):
 @pytest.mark.parametrize("method", ["fedavg", "fedstar", "spreadgnn", "local"])
 def test_a_checkpoint_that_was_deleted_as_advised(run, once, method, tmp_path):
     part = stopped(run, method, tmp_path, at=4)
-    newest = part.path / "checkpoint" / "round-000003.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"cannot be read.*delete round-000003"):
+    damage_checkpoint(part.path, 3)
+    with pytest.raises(DataError, match=r"round 3 in .* is damaged.*delete it") as told:
         resumed(run, part, method)
-    newest.unlink()
+    subprocess.run(str(told.value).partition("delete it: ")[2], shell=True, check=True)
+    assert list_rounds(part.path, "checkpoint") == [2]
     assert resumed(run, part, method).sha == once(method, **ROUNDS).sha
 
 
@@ -80,8 +92,7 @@ def test_failures_are_in_their_file_and_not_in_checkpoints(run, monkeypatch, tmp
     some = {**ROUNDS, "min-fit-replies": 0.5}
     whole = run("fedavg", **some)
     part = stopped(run, "fedavg", tmp_path, at=4, **some)
-    for path in (part.path / "checkpoint").iterdir():
-        assert b"quoted" not in path.read_bytes()
+    assert "quoted" not in json.dumps(RunFile(part.path).facts(3))
     again = resumed(run, part, "fedavg", **some)
     assert again.summary["failures"] == whole.summary["failures"]
     assert [f["round"] for f in again.summary["failures"]] == [1, 3, 5]
@@ -92,19 +103,12 @@ def test_failures_are_in_their_file_and_not_in_checkpoints(run, monkeypatch, tmp
     assert not re.search(r"(^|,)[=+@-]", texts.pop(), re.MULTILINE)
 
 
-def test_checkpoints_of_other_versions_are_refused(run, tmp_path, monkeypatch):
-    known = {k: v for k, v in folder.COLUMNS.items() if k != "failures.csv"}
-    with monkeypatch.context() as patch:
-        patch.setattr(folder.GrowingFiles, "append", append_known(known))
-        patch.setattr(folder, "COLUMNS", known)
-        part = stopped(run, "fedavg", tmp_path, at=2)
-    with pytest.raises(ConfigError, match=r"another version of.* failures\.csv is"):
+def test_runs_of_earlier_versions_are_refused(run, tmp_path):
+    part = stopped(run, "fedavg", tmp_path)
+    (part.path / "run.sqlite3").unlink()
+    (part.path / "checkpoint").mkdir()
+    with pytest.raises(ConfigError, match="begun by an earlier version of"):
         resumed(run, part, "fedavg")
-
-
-def append_known(known):
-    append = folder.GrowingFiles.append
-    return lambda self, name, rows: append(self, name, rows) if name in known else None
 
 
 def test_two_stops_and_two_resumes(run, once, tmp_path):
@@ -182,8 +186,8 @@ def test_data_sets_that_fix_the_number_of_clients_count_for_what_is_automatic():
 
 def test_rows_beyond_the_first_checkpoint_without_one_are_refused(run, tmp_path):
     part = stopped(run, "fedavg", tmp_path, at=4, **{"checkpoint-every": 2})
-    shutil.rmtree(part.path / "checkpoint")
-    with pytest.raises(DataError, match="rows of round 4, but its checkpoints"):
+    drop_checkpoints(part.path)
+    with pytest.raises(DataError, match="rows of round 3, but its checkpoints"):
         resumed(run, part, "fedavg")
 
 
@@ -204,14 +208,12 @@ def test_a_longer_run_that_is_killed_leaves_no_stale_checkpoint(
     seldom = {"evaluate-every": 3, "checkpoint-every": every}
     whole = once("fedavg", **seldom, **{"num-server-rounds": 10})
     part = run("fedavg", **seldom, **{"num-server-rounds": 4}, **places(tmp_path))
-    partial = part.path / "checkpoint" / ".round-000004.safetensors.7-ab.tmp"
-    partial.touch()  # of a process that was killed while it wrote
     at = next(r for r in range(4, 11) if r % every == 0)
     longer = {"num-server-rounds": 10}
     with killed_at_checkpoint(at, None), pytest.raises(Killed):
         resumed(run, part, "fedavg", **longer)
-    assert all(r < 4 for r in list_rounds(part.path, "checkpoint")[-1:])
-    assert not partial.exists()
+    if at > 4:  # a round was done, and what it repeats is gone
+        assert all(r < 4 for r in list_rounds(part.path, "checkpoint"))
     again = resumed(run, part, "fedavg", **longer)
     assert again.sha == whole.sha
     assert again.rounds == whole.rounds
@@ -303,21 +305,28 @@ def test_a_folder_that_was_moved_while_the_run_wrote_to_it_is_named(
     assert resumed(run, part, "fedavg").sha == once("fedavg", **ROUNDS).sha
 
 
-@pytest.mark.parametrize("step", ["truncate", "fsync"])
-def test_rows_that_cannot_be_dropped_or_flushed_are_named(
-    run, tmp_path, monkeypatch, step
-):
-    part, kept = stopped(run, "fedavg", tmp_path), getattr(os, step)
-
-    def fail(of, *rest):
-        place = of if step == "truncate" else f"/proc/self/fd/{of}"
-        if os.path.realpath(place).endswith(".csv"):
-            raise OSError(30, "Read-only file system")
-        return kept(of, *rest)
-
-    monkeypatch.setattr(os, step, fail)
-    with pytest.raises(StorageError, match=r"rounds.csv.*Read-only.*then resume"):
+def test_a_record_that_cannot_be_written_is_named(run, once, tmp_path):
+    part = stopped(run, "fedavg", tmp_path)
+    with sqlite3.connect(part.path / "run.sqlite3") as db:
+        db.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON times WHEN NEW.at = 4"
+            " BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
+        )
+    with pytest.raises(DataError, match=r"run.sqlite3.*the disk is full"):
         resumed(run, part, "fedavg")
+    with sqlite3.connect(part.path / "run.sqlite3") as db:
+        db.execute("DROP TRIGGER full")
+    whole, again = once("fedavg", **ROUNDS), resumed(run, part, "fedavg")
+    assert (again.sha, again.rounds) == (whole.sha, whole.rounds)
+
+
+def test_a_reader_that_holds_on_holds_up_no_round_for_good(run, once, tmp_path):
+    part = stopped(run, "fedavg", tmp_path)
+    reader = sqlite3.connect(part.path / "run.sqlite3", check_same_thread=False)
+    rows = reader.execute("SELECT * FROM ledger")
+    assert next(rows)
+    threading.Timer(2, rows.close).start()
+    assert resumed(run, part, "fedavg").sha == once("fedavg", **ROUNDS).sha
 
 
 def test_nor_are_models_kept_of_clusters_that_the_run_has_left(
@@ -392,16 +401,15 @@ def test_a_resume_that_is_killed_leaves_no_summary_of_the_run_before(run):
     assert not (part.path / "summary.json").exists()
 
 
-@pytest.mark.parametrize("damage", ["shorter", "other"])
-def test_rows_that_are_not_those_of_the_checkpoint(run, tmp_path, damage):
+@pytest.mark.parametrize("damage", ["gone", "shorter", "other"])
+def test_files_of_rows_are_written_anew(run, once, tmp_path, damage):
     part = stopped(run, "fedavg", tmp_path)
-    rows = part.path / "rounds.csv"
-    text = rows.read_bytes()
-    rows.write_bytes(text[:200] if damage == "shorter" else b"x" + text[1:])
-    before = contents(part.path)
-    with pytest.raises(DataError, match=r"rounds.csv does not begin with the \d+"):
-        resumed(run, part, "fedavg")
-    assert contents(part.path) == before  # never lengthened with zeros
+    for rows in part.path.glob("*.csv"):
+        text = rows.read_bytes()
+        rows.write_bytes(text[:200] if damage == "shorter" else b"x" + text[1:])
+        if damage == "gone":
+            rows.unlink()
+    assert resumed(run, part, "fedavg").rounds == once("fedavg", **ROUNDS).rounds
 
 
 def test_two_resumes_of_one_folder_exclude_each_other(run, tmp_path):
@@ -447,22 +455,17 @@ def test_a_run_that_begins_again_under_another_name_is_refused(run, tmp_path):
         resumed(run, part, "fgcl", resume=str(moved))
 
 
-def test_a_checkpoint_under_the_name_of_another_is_refused(run, tmp_path):
-    part = stopped(run, "fedavg", tmp_path)
-    newest = part.path / "checkpoint" / "round-000002.safetensors"
-    newest.rename(newest.with_name("round-000009.safetensors"))
-    with pytest.raises(DataError, match="is that of round 2"):
-        resumed(run, part, "fedavg")
-
-
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(run, tmp_path):
     """Nobody would know any more which data and states clients had."""
     part = stopped(run, "fedavg", tmp_path)
-    shutil.rmtree(part.path / "checkpoint")
+    drop_checkpoints(part.path)
     before = contents(part.path)
     with pytest.raises(DataError, match="its checkpoints are gone"):
         resumed(run, part, "fedavg")
     assert contents(part.path) == before
+    (part.path / "run.sqlite3").unlink()
+    with pytest.raises(DataError, match=r"there is no .*run\.sqlite3, the record"):
+        resumed(run, part, "fedavg")
 
 
 def test_a_damaged_noisy_view_is_not_used(run, tmp_path):

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 import toys
 from matrix import one_per_strategy
-from stops import ROUNDS, contents, lose_client, places, resumed, stopped
+from stops import (
+    ROUNDS,
+    contents,
+    damage_checkpoint,
+    lose_client,
+    places,
+    resumed,
+    stopped,
+)
 
 import datasets
 from clients.store import STATES, ClientStore
@@ -260,8 +268,7 @@ def test_a_run_with_too_few_rounds_for_its_checkpoints_says_so(run, tmp_path):
 
 def test_an_only_checkpoint_that_is_damaged_is_not_to_be_deleted(run, tmp_path):
     part = stopped(run, "fedavg", tmp_path, at=4, **{"checkpoint-every": 2})
-    (only,) = (part.path / "checkpoint").iterdir()
-    only.write_bytes(only.read_bytes()[:-1])
+    damage_checkpoint(part.path)
     with pytest.raises(DataError, match="restore it from a copy, or start a new run"):
         resumed(run, part, "fedavg")
 

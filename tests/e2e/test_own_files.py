@@ -15,6 +15,7 @@ from small import write_molecules
 
 from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.results.reader import load_summary
+from fedgraph_flwr.results.run_file import RunFile
 from simulations.fingerprint import fingerprints
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
@@ -84,7 +85,7 @@ def test_three_of_four_sealed_sites_on_a_ring_finish_after_one_is_killed(
     }
     run_id = federation.submit({**config, "results-dir": str(tmp_path)})
     deadline = time.monotonic() + 300
-    while not list(tmp_path.glob("*/checkpoint/round-*.safetensors")):
+    while not any(RunFile(p).checkpoints() for p in tmp_path.glob("*-spreadgnn-*")):
         assert time.monotonic() < deadline, "no round was finished"
         time.sleep(0.2)
     os.killpg(federation.pid(f"site-{LOST}"), signal.SIGKILL)

@@ -32,6 +32,7 @@ from forks import warm_context
 from small import HOSTED, NODES, PRIVATE, RUNS, small_run, write_molecules
 from witness import account_faults, draw_from, keep_witness, secrets_of
 
+from fedgraph_flwr.results.run_file import RunFile
 from simulations import flower
 
 LIMIT_S, _WAIT_S, _POLL_S = 900.0, 0.5, 0.02
@@ -533,7 +534,7 @@ def run_trial(engine, name: str, end: End, moments, folder: Path) -> Trial:
             break
         if ended.killed or ended.says == LOST:
             continue
-        has_more = newest is not None and any((newest / "checkpoint").glob("*"))
+        has_more = newest is not None and RunFile(newest).checkpoints()
         if not has_more and any(words in ended.says for words in _NOTHING_YET):
             trial.anew, newest = trial.anew + 1, None
         elif not engine.may_lose:

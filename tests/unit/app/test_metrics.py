@@ -111,14 +111,14 @@ def test_the_collector_of_the_guide_reads_folders_of_runs_alone(once):
 
 
 def test_a_failed_run_says_so(run, tmp_path, monkeypatch):
-    real = folder_module.RunFolder.checkpoint
+    real = folder_module.RunFolder.record
 
-    def fail(self, strategy):
-        real(self, strategy)
+    def fail(self, *report):
+        real(self, *report)
         if self.so_far.last_round == 2:
             raise RunFailedError("power cut")
 
-    monkeypatch.setattr(folder_module.RunFolder, "checkpoint", fail)
+    monkeypatch.setattr(folder_module.RunFolder, "record", fail)
     with pytest.raises(RunFailedError, match="power cut"):
         run("fedavg", **{"results-dir": str(tmp_path)})
     (path,) = tmp_path.iterdir()

@@ -1,13 +1,13 @@
-"""CSV files of a run, which may be large: read row by row, and checked in parts."""
+"""A run's record, and its CSV files, which may be large: read row by row."""
 
 import csv
 import random
 
+import numpy as np
 import pytest
 
 from fedgraph_flwr.core.errors import DataError
-from fedgraph_flwr.results import checkpoints
-from fedgraph_flwr.results.checkpoints import GrowingFiles
+from fedgraph_flwr.results import run_file
 from fedgraph_flwr.results.reader import RoundTimes, read_rows, read_series, read_times
 
 HEADER = ["round", "client", "split", "point", "metric", "value", "num_examples"]
@@ -67,50 +67,76 @@ def test_no_file_has_no_rows(tmp_path):
     assert read_series(tmp_path, split="a", point="b", metric="c") == {}
 
 
-@pytest.mark.parametrize("part", [1, 7, 2**20])
-def test_rows_up_to_a_mark_whatever_came_after_it(tmp_path, monkeypatch, part):
-    monkeypatch.setattr(checkpoints, "_PART", part)
-    rows, names = some_rows(1), ("rounds.csv", "ledger.csv")
-    files = GrowingFiles(tmp_path, dict.fromkeys(names, ()))
-    for name in names:
-        files.append(name, [HEADER, *rows[:20]])
-    marks = files.marks()
-    files.append("rounds.csv", rows[20:])
-    with (tmp_path / "ledger.csv").open("ab") as file:
-        file.write(b"9,9,te")  # a crash
-
-    again = GrowingFiles(tmp_path, dict.fromkeys(names, ()))
-    again.check(marks, "cure")
-    for name in names:
-        found = list(again.rows(name, marks[name]))
-        assert found == [list(map(str, row)) for row in rows[:20]]
-    again.cut(marks)
-    for row in rows[20:]:
-        again.append("rounds.csv", [row])
-    assert again.marks()["rounds.csv"] == files.marks()["rounds.csv"]
-    assert again.marks()["ledger.csv"] == marks["ledger.csv"]
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        lambda text: text[:-1],
-        lambda _: b"",
-        lambda text: text.replace(b"7", b"8", 1),
-        lambda text: b" " + text,
-    ],
-)
-def test_a_file_that_begins_otherwise_than_its_mark_says_is_refused(tmp_path, harm):
-    files = GrowingFiles(tmp_path, {"rounds.csv": ()})
-    files.append("rounds.csv", [HEADER, *some_rows(2)])
-    marks, path = files.marks(), tmp_path / "rounds.csv"
-    path.write_bytes(harm(path.read_bytes()))
-    with pytest.raises(DataError, match=r"rounds\.csv does not begin with the .* cure"):
-        GrowingFiles(tmp_path, {"rounds.csv": ()}).check(marks, "cure")
-
-
 def test_empty_lines_are_no_rows(tmp_path):
     write(tmp_path / "rounds.csv", [[1, 0, "test", "p", "accuracy", "0.25", 7]])
     with (tmp_path / "rounds.csv").open("a") as file:
         file.write("\n\r\n")
     assert len(list(read_rows(tmp_path / "rounds.csv"))) == 1
+
+
+# The record -------------------------------------------------------------------------
+
+
+def tables(path):
+    return {name: (path / name).read_bytes() for name in run_file.COLUMNS}
+
+
+def write_round(file, number, rows=(), checkpoint=None, **options):
+    with file.writing(**options) as writing:
+        times = [(number, 0.5, 0.25, 1e-7)]
+        writing.add(number, {"rounds.csv": rows, "times.csv": times})
+        if checkpoint is not None:
+            writing.checkpoint(number, checkpoint, {"run": number})
+
+
+def test_a_resumed_run_exports_what_a_run_at_once_does(tmp_path):
+    """Whatever stood in the CSV files, and however often they were exported."""
+    rows = [(*row[:5], float(row[5]), row[6]) for row in some_rows(1)]
+    (tmp_path / "whole").mkdir()
+    whole = run_file.RunFile(tmp_path / "whole")
+    whole.begin()
+    for number in range(1, 5):
+        write_round(whole, number, rows[9 * number : 9 * number + 9])
+    whole.export()
+    (tmp_path / "part").mkdir()
+    part = run_file.RunFile(tmp_path / "part")
+    part.begin()
+    for number in range(1, 4):
+        write_round(part, number, rows[9 * number : 9 * number + 9])
+        part.export()
+    (tmp_path / "part" / "ledger.csv").write_bytes(b"9,9,te")  # a crash
+    again = run_file.RunFile(tmp_path / "part")
+    assert again.rows("rounds.csv", until=2) == rows[9:27]
+    write_round(again, 3, rows[27:36], after=2)
+    again.export()
+    write_round(again, 4, rows[36:45])
+    again.export()
+    assert tables(tmp_path / "part") == tables(tmp_path / "whole")
+    lines = tables(tmp_path / "whole")["rounds.csv"].decode().splitlines()
+    header, first, *_ = csv.reader(lines)
+    assert (header, first) == (HEADER, list(map(str, some_rows(1)[9])))
+
+
+@pytest.mark.parametrize("part", [7, 2**28])
+def test_two_checkpoints_are_kept_whole_whatever_their_size(
+    tmp_path, monkeypatch, part
+):
+    monkeypatch.setattr(run_file, "_PART", part)
+    file = run_file.RunFile(tmp_path)
+    for number in (1, 2, 3):
+        write_round(file, number, checkpoint={"w": np.full(9, number, np.float32)})
+    assert file.checkpoints() == [2, 3]
+    for number in (2, 3):
+        arrays, facts = file.read(number, "")
+        assert (arrays["w"] == number).all()
+        assert facts == file.facts(number) == {"run": number}
+    write_round(file, 3, after=2, checkpoint={})
+    assert file.read(3, "")[0] == {}
+
+
+def test_a_round_is_there_whole_or_not_at_all(tmp_path):
+    file = run_file.RunFile(tmp_path)
+    write_round(file, 1, checkpoint={})
+    with pytest.raises(TypeError):
+        write_round(file, 1, after=0, checkpoint={}, rows=[object()])
+    assert (file.checkpoints(), len(file.rows("times.csv", until=9))) == ([1], 1)

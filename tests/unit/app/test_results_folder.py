@@ -27,6 +27,7 @@ from fedgraph_flwr.results.pooled import TaskRelations
 from fedgraph_flwr.results.printed import summary_table
 from fedgraph_flwr.results.provenance import hash_weights, split_hash
 from fedgraph_flwr.results.reader import load_summary, read_times
+from fedgraph_flwr.results.run_file import RunFile
 from strategies.round_report import ClientInfo
 
 FULL = StorageError("cannot write a.png: No space left on device")
@@ -51,25 +52,22 @@ def test_a_folder_holds_everything_and_is_named_after_the_run(run):
     names = {p.name for p in finished.path.iterdir()}
     assert names >= {
         "summary.json", "rounds.csv", "ledger.csv", "clusters.json", "config.json",
-        "models", "checkpoint",
+        "models", "run.sqlite3",
     }  # fmt: skip
     summary = finished.summary
     assert summary["status"] == "completed"
     assert summary["config"]["seed"] == 3
     assert summary["wall_s"] >= summary["overhead_s"] >= 0
     assert len(summary["weights_sha256"]) == len(summary["split_hash"]) == 64
-    assert [p.name for p in sorted((finished.path / "checkpoint").iterdir())] == [
-        "round-000002.safetensors",
-        "round-000003.safetensors",
-    ]
+    assert RunFile(finished.path).checkpoints() == [2, 3]
 
 
 @pytest.mark.parametrize("hours", [-5, 5])
 def test_a_clock_that_is_set_changes_no_length_of_a_round(run, monkeypatch, hours):
     usual, record, shift = time.time, RunFolder.record, [0.0]
 
-    def record_and_set(self, report):
-        record(self, report)
+    def record_and_set(self, report, *strategy):
+        record(self, report, *strategy)
         if report.server_round < 2:
             shift[0] += 3600 * hours
 
@@ -360,9 +358,8 @@ def test_where_all_tasks_have_scores_nothing_is_said(run, caplog):
 
 def test_a_damaged_checkpoint_is_named(run):
     part = run("fedavg", **{"num-server-rounds": 1})
-    for path in (part.path / "checkpoint").iterdir():
-        path.write_bytes(b"damaged")
-    with pytest.raises(FedGraphError, match="round-000001"):
+    (part.path / "run.sqlite3").write_bytes(b"damaged" * 1000)
+    with pytest.raises(FedGraphError, match=r"run\.sqlite3 cannot be read"):
         run("fedavg", resume=str(part.path))
 
 

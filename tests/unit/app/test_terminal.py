@@ -161,15 +161,15 @@ def test_a_summary_that_cannot_be_written_does_not_hide_the_first_error(
 def test_ctrl_c_says_how_to_go_on_and_a_resume_where_it_begins(
     run, monkeypatch, logged
 ):
-    checkpoint = RunFolder.checkpoint
+    record = RunFolder.record
 
-    def stop(self, strategy):
-        checkpoint(self, strategy)
+    def stop(self, *report):
+        record(self, *report)
         if self.so_far.last_round == 2:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "checkpoint", stop)
+        patch.setattr(RunFolder, "record", stop)
         with pytest.raises(KeyboardInterrupt):
             run("fedavg", **{"num-server-rounds": 4})
     (said,) = [m for m in logged.messages if m.startswith("stopped; to go on: resume=")]

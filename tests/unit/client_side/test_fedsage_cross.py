@@ -11,7 +11,6 @@ import torch
 import toys
 from matrix import mostly_slow
 from oracles import fedsage_plus as oracle
-from safetensors import safe_open
 
 from clients import fedsage_plus, fedsage_plus_generator
 from clients.fedsage_plus import FedSagePlusClient
@@ -21,12 +20,8 @@ from fedgraph_flwr.core.errors import ConfigError, RunFailedError, WireError
 from fedgraph_flwr.core.wire import Parcel, select, unpack
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
 from fedgraph_flwr.node import serve
-from fedgraph_flwr.results.checkpoints import (
-    checkpoint_path,
-    checkpoint_rounds,
-    read_checkpoint,
-)
 from fedgraph_flwr.results.reader import load_summary
+from fedgraph_flwr.results.run_file import RunFile
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
 
@@ -176,8 +171,7 @@ def test_without_it_messages_and_results_are_those_of_plain_averaging(
     assert table(ours) == table(plain)
     assert ours.summary.keys() == plain.summary.keys()
     facts = [
-        read_checkpoint(checkpoint_path(ours.path, t), t, "")[1]["facts"]
-        for t in checkpoint_rounds(ours.path)
+        RunFile(ours.path).facts(t)["facts"] for t in RunFile(ours.path).checkpoints()
     ]
     assert facts == [{}, {}]
 
@@ -474,9 +468,9 @@ def test_the_generator_and_what_it_made_stay_at_home(cross, mail):
     shared = {f"shared/{n}" for n in toys.shared_keys("fedsage+")}
     assert up == {ROWS, *shared}
     # The server forgets rows once all have trained.
-    for path in (finished.path / "checkpoint").iterdir():
-        with safe_open(path, framework="numpy") as file:
-            assert not any(n.startswith(ROWS) for n in file.keys())  # noqa: SIM118
+    file = RunFile(finished.path)
+    for number in file.checkpoints():
+        assert not any(n.startswith(ROWS) for n in file.read(number, "")[0])
 
 
 def test_noise_on_updates_is_refused_beside_raw_rows():

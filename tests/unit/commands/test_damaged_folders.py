@@ -18,13 +18,8 @@ from matplotlib.figure import Figure
 from fedgraph_flwr.core.errors import DataError, FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results import trackers
-from fedgraph_flwr.results.checkpoints import (
-    checkpoint_path,
-    checkpoint_rounds,
-    read_checkpoint,
-    write_checkpoint,
-)
 from fedgraph_flwr.results.model_files import read_start
+from fedgraph_flwr.results.run_file import RunFile
 from simulations.benchmark import suite
 from simulations.benchmark.output import read_page
 from simulations.inline import run_inline
@@ -288,7 +283,6 @@ def test_a_folder_that_may_not_be_read_is_refused(once, copy, capsys, tool):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"marks": 3},
         {"earlier-runs": [3]},
         {"clusters": [1]},
         {"frame": {"clients": 3}},
@@ -298,9 +292,11 @@ def test_a_folder_that_may_not_be_read_is_refused(once, copy, capsys, tool):
 def test_a_resume_refuses_a_checkpoint_of_another_form(once, tmp_path, changes):
     before = once("fedgkd")
     run = Path(shutil.copytree(before.path, tmp_path / before.path.name))
-    last = checkpoint_rounds(run)[-1]
-    arrays, facts = read_checkpoint(checkpoint_path(run, last), last, "")
-    write_checkpoint(run, last, arrays, {**facts, **changes})
+    file = RunFile(run)
+    last = file.checkpoints()[-1]
+    arrays, facts = file.read(last, "")
+    with file.writing() as writing:
+        writing.checkpoint(last, arrays, {**facts, **changes})
     with pytest.raises(DataError, match=f"{run.name} cannot be read"):
         run_inline({**before.overrides, "resume": str(run)})
 

@@ -17,6 +17,7 @@ import pytest
 
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.results.folder import short_id
+from fedgraph_flwr.results.run_file import RunFile
 from simulations import flower
 
 # Answers as Flower's command line does; what it was asked is in `asked`.
@@ -66,8 +67,9 @@ def press(folder: Path, *moments: str) -> None:
 
 def begun(run: Path) -> Path:
     """Results folder of a run that has a checkpoint."""
-    (run / "checkpoint").mkdir(parents=True)
-    (run / "checkpoint" / "round-000001.safetensors").touch()
+    run.mkdir(parents=True)
+    with RunFile(run).writing() as writing:
+        writing.checkpoint(1, {}, {})
     return run
 
 

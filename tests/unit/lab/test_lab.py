@@ -21,6 +21,7 @@ from witness import account_faults
 
 from clients.privacy.accounts import Budgets, Ledger
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.run_file import RunFile
 from simulations.presets import load_preset
 from simulations.run import parse_assignment
 
@@ -34,7 +35,7 @@ def failed(says: str) -> Ended:
 
 
 def finish(run: Path, *, weights="abc", rounds="rows\n", epsilon=2.0) -> Path:
-    (run / "checkpoint").mkdir(parents=True, exist_ok=True)
+    run.mkdir(parents=True, exist_ok=True)
     (run / "rounds.csv").write_text(rounds)
     privacy = {"per_client": {"0": {"edge-epsilon": epsilon, "secret": 0.0}}}
     summary = {"weights_sha256": weights, "privacy": privacy}
@@ -47,7 +48,7 @@ class Scripted:
 
     name, rounds, own = "scripted", 8, None
 
-    def __init__(self, ends, *, may_lose=False, checkpoint="", changes=None):
+    def __init__(self, ends, *, may_lose=False, checkpoint=0, changes=None):
         self.ends, self.may_lose, self.checkpoint = list(ends), may_lose, checkpoint
         self.configs, self.changes = [], changes or {}
 
@@ -56,7 +57,8 @@ class Scripted:
         new = folder / "results" / f"run-{len(self.configs)}"
         run = finish(Path(config.get("resume", new)), **self.changes)
         if self.checkpoint:
-            (run / "checkpoint" / self.checkpoint).touch()
+            with RunFile(run).writing() as writing:
+                writing.checkpoint(self.checkpoint, {}, {})
         return self.ends.pop(0)
 
     def faults(self, folder):
@@ -74,7 +76,7 @@ class Scripted:
         ([KILLED, DONE], {"changes": {"rounds": "more\n"}}, "unequal", 2, 0),
         ([KILLED, DONE], {"changes": {"epsilon": 1.0}}, "account", 2, 0),
         ([KILLED, failed("holds no checkpoint"), DONE], {}, "equal", 3, 1),
-        ([KILLED, failed("no checkpoint")], {"checkpoint": "round-1"}, "lost", 2, 0),
+        ([KILLED, failed("no checkpoint")], {"checkpoint": 1}, "lost", 2, 0),
         ([failed(LOST), DONE], {}, "equal", 2, 0),
         ([KILLED, failed("no private state")], {}, "lost", 2, 0),
         ([KILLED, failed("node is gone"), DONE], {"may_lose": True}, "equal", 3, 0),
