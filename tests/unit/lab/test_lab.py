@@ -200,7 +200,7 @@ def test_kills_change_no_byte_and_lose_no_charge(tmp_path, capsys, options):
 def test_documented_runs_are_found_and_accepted():
     found = list(documented(ROOT / "docs"))
     places = {place for place, *_ in found}
-    assert {"gcfl-kept.md", "fclg-kept.md", "fedgkd.csv", "spreadgnn.csv"} <= places
+    assert {"gcfl.csv", "fclg.csv", "fedgkd.csv", "spreadgnn.csv"} <= places
     presets = {argv[0]: argv for place, argv, *_ in found if place.endswith(".csv")}
     for argv in presets.values():
         pairs = [word for word in argv if "=" in word]
