@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
 
@@ -54,6 +54,14 @@ from .tables.studies import (
 )
 
 ANY_TASK = "any"
+_NO_GAIN = (
+    "no method shares a seed with a self-train run (method local); add its results"
+    " folder"
+)
+_NO_LOSSES = (
+    "no run states test losses of two rounds in its rounds.csv, as those of graphs and"
+    " nodes with classes do; add one"
+)
 _ALSO = {
     **BESIDE,
     f"accuracy{OF_COMMONEST}": "commonest class",
@@ -124,8 +132,12 @@ def compare_runs(
                 out.out(markdown(report.title, report.parts), end="\n\n")
             else:
                 print_terminal(report.title, report.parts, out)
-        drawn = draw_gains(groups, figure, rule=rule, metric=metric) if figure else []
-        drawn += draw_curves(groups, losses) if losses else []
+        drawn = []
+        if figure:
+            draw = partial(_draw_gain, rule=rule, metric=metric)
+            drawn += _draw(groups, figure, draw, _NO_GAIN)
+        if losses:
+            drawn += _draw(groups, losses, _draw_losses, _NO_LOSSES)
     for path in drawn:
         err.out(f"drawn: {path}")
     return 0
@@ -280,63 +292,29 @@ def _notes(group: Group, rule: str, model: Study) -> list[str]:
     return notes
 
 
-def draw_gains(
-    groups: Sequence[Group], out: Path, *, rule: str | None, metric: str = ""
-) -> list[Path]:
-    """Draw each group's gain over self-train, one panel per row of its table.
-
-    ``rule`` None is the headline of each group's task.
-
-    Returns
-    -------
-    list of Path
-        ``out`` for a single group; otherwise one file for each, named after it.
-
-    Raises
-    ------
-    FedGraphError
-        No group has self-train and another method on a common seed.
-    """
-
-    def draw(group: Group, name: Path) -> Path | None:
-        others, by = _paths(group), rule or group.headline
-        alone = others.pop(baseline(group, "local") or "", [])
-        return draw_gain(others, alone, name, rule=by, metric=metric)
-
-    why = "no method shares a seed with a self-train run (method local); add its"
-    return _draw(groups, out, draw, f"{why} results folder")
-
-
-def draw_curves(groups: Sequence[Group], out: Path) -> list[Path]:
-    """Draw each group's test loss over rounds, one line per row of its table.
-
-    Returns
-    -------
-    list of Path
-        As of :func:`draw_gains`.
-
-    Raises
-    ------
-    FedGraphError
-        No run states test losses of two rounds.
-    """
-    why = (
-        "no run states test losses of two rounds in its rounds.csv, as those of graphs"
-        " and nodes with classes do; add one"
-    )
-    return _draw(groups, out, lambda g, name: draw_losses(_paths(g), name), why)
-
-
 def _draw(
     groups: Sequence[Group],
     out: Path,
     draw: Callable[[Group, Path], Path | None],
     why_not: str,
 ) -> list[Path]:
+    """Draw each group into a file of its own; ``why_not`` says why none could be."""
     drawn = [path for g, name in _files(groups, out) if (path := draw(g, name))]
     if not drawn:
         raise FedGraphError(f"{out} was not drawn: {why_not}")
     return drawn
+
+
+def _draw_gain(group: Group, out: Path, *, rule: str, metric: str) -> Path | None:
+    """Draw the gain over self-train, one panel per row of the group's table."""
+    others = _paths(group)
+    alone = others.pop(baseline(group, "local") or "", [])
+    return draw_gain(others, alone, out, rule=rule or group.headline, metric=metric)
+
+
+def _draw_losses(group: Group, out: Path) -> Path | None:
+    """Draw the test loss over rounds, one line per row of the group's table."""
+    return draw_losses(_paths(group), out)
 
 
 def _paths(group: Group) -> dict[str, list[Path]]:

@@ -35,7 +35,7 @@ from .graph_measures import (
     feature_distributions,
     walk_distributions,
 )
-from .markup import Sheet, consoles, print_terminal
+from .markup import Sheet, consoles, print_terminal, sheet
 from .run import read_settings
 
 _MAX_GRAPHS = 5000  # differences of all pairs are held at once
@@ -328,7 +328,7 @@ def sheets(found: Analysis) -> Iterable[Sheet | str]:
         [g.name, g.num_graphs, len(g.graphs), exact, *_spreads(found.pairs, (k, k))]
         for k, (g, exact) in enumerate(zip(found.groups, found.exact, strict=True))
     ]
-    yield _sheet(["within", "graphs", "drawn", "exact", *measures], within, 1)
+    yield sheet(["within", "graphs", "drawn", "exact", *measures], within)
     between = [
         [names[a], names[b], *_spreads(found.pairs, (a, b))]
         for a, b in found.pairs.index
@@ -337,13 +337,13 @@ def sheets(found: Analysis) -> Iterable[Sheet | str]:
     if len(between) > _MAX_PRINTED:
         yield f"{len(between)} pairs of groups are in pairs.csv of --out, not here."
     elif between:
-        yield _sheet(["between", "and", *measures], between)
+        yield sheet(["between", "and", *measures], between, ["and"])
     if found.clusters:
         rows = [
             [k, " ".join(map(str, of)), *_spreads(found.pairs_of_clusters, (k, k))]
             for k, of in enumerate(found.clusters)
         ]
-        yield _sheet(["within cluster", "clients", *measures], rows)
+        yield sheet(["within cluster", "clients", *measures], rows, ["clients"])
     what, moved = ("clusters", "clients") if found.clusters else ("groups", "graphs")
     for name, m in found.measures.items():
         if not math.isfinite(m.everyone):
@@ -359,7 +359,8 @@ def sheets(found: Analysis) -> Iterable[Sheet | str]:
             [name, c.name, _number(c.real), _number(c.random), _p(c.p), c.num_graphs]
             for name, c in found.beside_random
         ]
-        yield _sheet(["group", "property", "real", "random", "p", "n"], beside)
+        heads = ["group", "property", "real", "random", "p", "n"]
+        yield sheet(heads, beside, ["property"])
         yield (
             "Each graph is compared with random graphs of as many nodes and edges."
             " p: paired t-test, two-sided, over n graphs."
@@ -370,14 +371,6 @@ def _spreads(pairs: pd.DataFrame, at: tuple[int, int]) -> list[str]:
     """Write mean and standard deviation of each measure at a pair of groups."""
     of_measures = pairs.loc[at].unstack(sort=False).itertuples(index=False)
     return [f"{m.mean:.4f} ± {m.std:.4f}" if m.pairs else "-" for m in of_measures]
-
-
-def _sheet(
-    headings: Sequence[str], rows: Sequence[Sequence[Any]], texts: int = 2
-) -> Sheet:
-    is_text = [k < texts for k in range(len(headings))]
-    cells = [[*map(str, row)] for row in rows]
-    return Sheet(headings=headings, is_text=is_text, cells=cells)
 
 
 def write(found: Analysis, folder: Path) -> list[Path]:

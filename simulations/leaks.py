@@ -43,7 +43,7 @@ from fedgraph_flwr.core.process import end_with_parent
 from fedgraph_flwr.core.rules import Value, read_toml
 
 from .leak_game import Floats, Setting, Sight, known_game, play_part, ratios
-from .markup import consoles, count_table
+from .markup import consoles, pipe_table, sheet
 from .run import KeyValues, numbers, read_settings
 
 Scored = tuple[Floats, NDArray[np.bool_]]  # scores, and whether the edge was there
@@ -348,7 +348,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     headings = ["run", "epsilon of a view", "in the ledger", "bound", "best possible"]
     headings += ["less noise that would be seen"]
     headings += [f"{a}{w}" for a in ATTACKS for w in ("", ": epsilon >=")]
-    return count_table(headings, map(_cells, rows))
+    return pipe_table(sheet(headings, map(_cells, rows)))
 
 
 def _cells(row: Row) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import fill
 
@@ -27,6 +27,17 @@ class Sheet:
     cells: Sequence[Sequence[str]]
 
 
+def sheet(
+    headings: Sequence[str],
+    rows: Iterable[Iterable[object]],
+    texts: Collection[str] = (),
+) -> Sheet:
+    """Make a sheet; the first column and those of ``texts`` are not numbers."""
+    is_text = [k == 0 or heading in texts for k, heading in enumerate(headings)]
+    cells = [[*map(str, row)] for row in rows]
+    return Sheet(headings=headings, is_text=is_text, cells=cells)
+
+
 def consoles() -> tuple[Console, Console]:
     """Make the consoles of stdout and stderr."""
     out = Console(highlight=False)
@@ -44,9 +55,7 @@ def tell_unused(lines: Iterable[str], err: Console) -> None:
 def markdown(title: str, parts: Iterable[Sheet | str]) -> str:
     """Write a title, tables and paragraphs for GitHub."""
     blocks = [
-        paragraph(part)
-        if isinstance(part, str)
-        else "\n".join(pipe_table(part.headings, part.is_text, part.cells))
+        paragraph(part) if isinstance(part, str) else "\n".join(pipe_table(part))
         for part in map(_shown, parts)
     ]
     return "\n\n".join([f"### {visible(title)}", *blocks])
@@ -77,12 +86,12 @@ def print_terminal(title: str, parts: Iterable[Sheet | str], console: Console) -
     console.print()
 
 
-def fitting(sheet: Sheet, width: int) -> list[list[int]]:
+def fitting(of: Sheet, width: int) -> list[list[int]]:
     """Share columns out over tables that fit; each begins with the first column.
 
     Parameters
     ----------
-    sheet : Sheet
+    of : Sheet
     width : int
         Of the terminal, in characters.
 
@@ -91,7 +100,7 @@ def fitting(sheet: Sheet, width: int) -> list[list[int]]:
     list of list of int
         Columns of each table, ascending. One that is too wide alone is folded.
     """
-    rows = [sheet.headings, *sheet.cells]
+    rows = [of.headings, *of.cells]
     widths = [_PADDING + max(map(len, column)) for column in zip(*rows, strict=True)]
     tables = [[0]]
     for k in range(1, len(widths)):
@@ -102,29 +111,18 @@ def fitting(sheet: Sheet, width: int) -> list[list[int]]:
     return tables
 
 
-def _table(sheet: Sheet, columns: Sequence[int]) -> Table:
+def _table(of: Sheet, columns: Sequence[int]) -> Table:
     table = Table(box=SIMPLE_HEAD)
     for k in columns:
-        justify: JustifyMethod = "left" if sheet.is_text[k] else "right"
-        table.add_column(escape(sheet.headings[k]), justify=justify, overflow="fold")
-    for cells in sheet.cells:
+        justify: JustifyMethod = "left" if of.is_text[k] else "right"
+        table.add_column(escape(of.headings[k]), justify=justify, overflow="fold")
+    for cells in of.cells:
         table.add_row(*(escape(cells[k]) for k in columns))
     return table
 
 
-def pipe_table(
-    headings: Sequence[str], is_text: Sequence[bool], rows: Iterable[Iterable[str]]
-) -> list[str]:
+def pipe_table(of: Sheet) -> list[str]:
     """Lines of a GitHub table; columns of numbers are aligned to the right."""
-    rules = ("---" if text else "---:" for text in is_text)
-    return [_pipes(cells) for cells in (headings, rules, *rows)]
-
-
-def count_table(headings: Sequence[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    """Lines of a GitHub table of names and, in all columns but the first, numbers."""
-    is_text = [True] + [False] * (len(headings) - 1)
-    return pipe_table(headings, is_text, (map(str, cells) for cells in rows))
-
-
-def _pipes(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    rules = ["---" if is_text else "---:" for is_text in of.is_text]
+    rows = ([cell.replace("|", "\\|") for cell in cells] for cells in of.cells)
+    return [f"| {' | '.join(cells)} |" for cells in (of.headings, rules, *rows)]

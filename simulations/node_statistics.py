@@ -15,8 +15,6 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from datasets import find_dataset, load_partition
 from datasets.public.node_graphs import load_node_graph
@@ -27,10 +25,10 @@ from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.resolve import defaults, resolve
 
 from .graph_measures import adjacency, clustering, divergences
+from .markup import Sheet, consoles, print_terminal, sheet
 from .run import numbers
 
 TARGETS = Path(__file__).with_name("targets_nodes.toml")
-console = Console(highlight=False)
 
 
 class ClientStatistics(NamedTuple):
@@ -95,7 +93,14 @@ def _report(
     *,
     split_seed: int,
     with_clients: bool,
-) -> Table:
+) -> tuple[str, Sheet]:
+    """Title and table of a data set, with rows for each number of clients.
+
+    Raises
+    ------
+    ConfigError
+        The data set is no graph whose nodes are classified.
+    """
     info = find_dataset(dataset)
     if info.kind != "nodes":
         raise ConfigError(
@@ -104,14 +109,12 @@ def _report(
         )
     if partition == "auto":
         partition = str(info.automatic["partition"])
-    table = Table(title=f"{dataset}, partition {partition}")
-    for column in ("clients", "nodes", "edges", "clustering", "heterogeneity"):
-        table.add_column(column)
+    rows = []
 
     def add(name: str, numbers: Sequence[Any]) -> None:
         formats = ("{:.0f}", "{:.1f}", "{:.3f}", "{:.3f}")
-        cells = (f.format(x) for f, x in zip(formats, numbers, strict=False))
-        table.add_row(name, *cells)
+        cells = [f.format(x) for f, x in zip(formats, numbers, strict=False)]
+        rows.append([name, *cells, *[""] * (len(formats) - len(cells))])
 
     if info.automatic["partition"] != "planted":
         add("whole graph", measure(load_node_graph(dataset, "raw"))[:3])
@@ -131,7 +134,8 @@ def _report(
             rest = sum(s.label_counts for s in found) - one.label_counts
             apart = heterogeneity([one.label_counts, rest])
             add(f"  client {client}", (*one[:3], apart))
-    return table
+    headings = ["clients", "nodes", "edges", "clustering", "heterogeneity"]
+    return f"{dataset}, partition {partition}", sheet(headings, rows)
 
 
 def node_statistics(
@@ -155,8 +159,8 @@ def node_statistics(
     """Measure clients of one graph, beside the tables of the paper."""
     counts = numbers("--clients", clients)
     for name in names:
-        table = _report(
+        title, shown = _report(
             name, counts, partition, split_seed=split_seed, with_clients=each
         )
-        console.print(table)
+        print_terminal(title, [shown], consoles()[0])
     return 0

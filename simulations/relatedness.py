@@ -15,17 +15,13 @@ import click
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from scipy.stats import spearmanr
 
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.results.reader import blaming, read_matrices, read_summary
 
 from .graph_measures import divergences
-
-console = Console(highlight=False)
+from .markup import consoles, print_terminal, sheet
 
 
 def label_similarity(class_counts: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -82,15 +78,15 @@ def relatedness(
     matrix: Annotated[str, typer.Option(click_type=click.Choice("RSq"))] = "R",
 ) -> int:
     """Compare a run's relatedness with the likeness of class shares; some rounds."""
-    table = Table(title=f"{matrix} against the similarity of class shares")
-    for column in ("run", "round", "Spearman", "std off the diagonal"):
-        table.add_column(column)
+    rows = []
     for run in runs:
         with blaming(run):
             found = analyse(run, matrix)
         rounds = sorted(found)
         for t in sorted({rounds[0], rounds[len(rounds) // 2], rounds[-1]}):
             rho, std = found[t]
-            table.add_row(escape(run.name), str(t), f"{rho:+.3f}", f"{std:.2e}")
-    console.print(table)
+            rows.append([run.name, t, f"{rho:+.3f}", f"{std:.2e}"])
+    shown = sheet(["run", "round", "Spearman", "std off the diagonal"], rows)
+    title = f"{matrix} against the similarity of class shares"
+    print_terminal(title, [shown], consoles()[0])
     return 0

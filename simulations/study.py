@@ -34,7 +34,6 @@ from .tables.captions import (
 )
 from .tables.controls import control_results
 from .tables.frame import ROUND, RULES, START, Table, by_row, measures, read_results
-from .tables.groups import check_same_data
 from .tables.runs import find_runs
 from .tables.stats import ENOUGH_PAIRS, Difference
 from .tables.studies import FOLDER, Curve, Study, StudyTable, load_study
@@ -120,34 +119,21 @@ def draw_differences(
 
 
 def _draw_panel(axes: Axes, title: str, entries: list[Entry], study: Study) -> None:
-    labels = []
-    for at, (label, difference, word) in enumerate(entries):
+    """Draw a line for each difference, with its number of pairs; the first on top."""
+    for at, (_, difference, word) in enumerate(entries):
+        color = COLOURS.get(word, GREY)
         interval = difference.interval(study.interval)
-        draw_interval(axes, at, difference.mean, interval, word)
-        labels.append((label, difference.num_pairs))
-    name_intervals(axes, labels)
-    axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
-
-
-def draw_interval(
-    axes: Axes, at: int, mean: float, interval: tuple[float, float], word: str
-) -> None:
-    """Draw a dot for the mean of a difference, and a line for its interval."""
-    color = COLOURS.get(word, GREY)
-    if not math.isnan(interval[0]):
-        axes.plot(interval, [at, at], color=color, linewidth=1.6)
-    axes.plot(mean, at, "o", color=color, markersize=4.5)
-
-
-def name_intervals(axes: Axes, labels: Sequence[tuple[str, int]]) -> None:
-    """Name each line, with its number of pairs; the first line is on top."""
+        if not math.isnan(interval[0]):
+            axes.plot(interval, [at, at], color=color, linewidth=1.6)
+        axes.plot(difference.mean, at, "o", color=color, markersize=4.5)
     axes.axvline(0, color="0.35", linewidth=0.8)
-    names = [f"{label} (n={num_pairs})" for label, num_pairs in labels]
+    names = [f"{label} (n={found.num_pairs})" for label, found, _ in entries]
     axes.set_yticks(range(len(names)), names, fontsize=8.5)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="x", color="0.93")
     axes.set_axisbelow(True)
     bare(axes)
+    axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
 
 
 def _points(
@@ -263,9 +249,8 @@ def collect(
     if csv is not None and csv.exists():
         results = frame.read(csv)
     if folders:
-        found = find_runs(folders)
-        check_same_data(found.runs)
-        new, problems = read_results(found, per_client=study.spread == "clients")
+        is_per_client = study.spread == "clients"
+        new, problems = read_results(find_runs(folders), per_client=is_per_client)
         results = frame.merge(results, new)
     if with_controls:
         results = frame.merge(results, control_results(results, study.controls))

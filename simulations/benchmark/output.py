@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+
+import pandas as pd
 
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError
 from fedgraph_flwr.core.files import write_text
@@ -66,26 +66,15 @@ def markdown_page(title: str, reports: Sequence[Report], image: Path | None) -> 
 
 def differences_csv(duels: Sequence[Duel]) -> str:
     """Write one line for each candidate, opponent and data set."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    heads = [
-        "candidate",
-        "opponent",
-        "data",
-        "pairs",
-        "points",
-        "low",
-        "high",
-        "interval",
-        "word",
-    ]
-    writer.writerow([*heads, "won", "tied", "lost"])
+    columns = ["candidate", "opponent", "data", "pairs", "points", "low", "high"]
+    columns += ["interval", "word", "won", "tied", "lost"]
+    rows = []
     for d in duels:
-        low, high = d.difference.interval(d.interval)
-        numbers = [f"{x:.6f}" for x in (d.difference.mean, low, high)]
         about = [d.candidate, d.opponent, d.data, d.difference.num_pairs]
-        writer.writerow([*about, *numbers, d.interval, d.word, *d.wins])
-    return out.getvalue()
+        numbers = [d.difference.mean, *d.difference.interval(d.interval)]
+        rows.append([*about, *numbers, d.interval, d.word, *d.wins])
+    found = pd.DataFrame(rows, columns=columns)
+    return str(found.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
 
 
 def latex(title: str, reports: Sequence[Report], image: Path | None) -> str:

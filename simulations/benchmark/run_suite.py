@@ -20,7 +20,7 @@ from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.core.tasks import OF_COMMONEST
 from fedgraph_flwr.resolve import defaults, fits
 
-from ..markup import Sheet, consoles
+from ..markup import Sheet, consoles, sheet
 from ..tables import frame
 from ..tables.captions import NONE, Report, make_report, points_text, subtract
 from ..tables.frame import FIELDS, HELD_OUT, ON_ALL, PAIR, RULES, Table, records, table
@@ -327,13 +327,8 @@ def _verdict_report(
     friedman = "no test by Friedman (it needs three methods and unequal ranks)"
     if not math.isnan(ranking.p_value):
         friedman = f"Friedman's p = {ranking.p_value:.3f}"
-    parts.append(
-        Sheet(
-            headings=["method", "mean rank"],
-            is_text=[True, False],
-            cells=[[m, f"{rank:.2f}"] for m, rank in ranking.mean.items()],
-        )
-    )
+    rows = [[m, f"{rank:.2f}"] for m, rank in ranking.mean.items()]
+    parts.append(sheet(["method", "mean rank"], rows))
     parts.append(
         f"Ranks over {ranking.num_data} data sets: {friedman}, Nemenyi's critical"
         f" difference {ranking.critical:.2f}."
@@ -368,6 +363,7 @@ def _settings(suite: Suite) -> str:
 
 def _duel_report(duels: Sequence[Duel]) -> Report:
     headings = ["data", "candidate", "opponent", "pairs", "points [95 %]", "judged"]
+    headings += ["win/tie/loss", "clients that gain", "worst client"]
     cells = []
     for d in duels:
         gains = d.difference.gains
@@ -377,7 +373,7 @@ def _duel_report(duels: Sequence[Duel]) -> Report:
                 d.data,
                 d.candidate,
                 d.opponent,
-                str(d.difference.num_pairs),
+                d.difference.num_pairs,
                 points_text(d.difference, d.interval),
                 d.word,
                 "/".join(map(str, d.wins)),
@@ -385,20 +381,12 @@ def _duel_report(duels: Sequence[Duel]) -> Report:
                 f"{min(gains):+.2f}" if gains else NONE,
             ]
         )
-    headings += ["win/tie/loss", "clients that gain", "worst client"]
-    is_text = [h in ("data", "candidate", "opponent", "judged") for h in headings]
-    return Report(
-        title="Differences",
-        parts=[
-            Sheet(
-                headings=headings,
-                is_text=is_text,
-                cells=cells,
-            ),
-            "Points of the score. Worst client: its mean difference, in points."
-            f" {START}: the candidate's own model before training.",
-        ],
+    words = (
+        "Points of the score. Worst client: its mean difference, in points."
+        f" {START}: the candidate's own model before training."
     )
+    shown = sheet(headings, cells, ("candidate", "opponent", "judged"))
+    return Report(title="Differences", parts=[shown, words])
 
 
 def _data_report(

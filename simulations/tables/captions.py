@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedgraph_flwr.results.selection import PROTOCOLS
 
-from ..markup import Sheet
+from ..markup import Sheet, sheet
 from .frame import ERRORS, PER_CLIENT, RULES, START, Table, from_start, pair
 from .stats import NOT_SHOWN, Difference
 from .studies import OWN_START, Study, StudyTable
@@ -246,13 +246,8 @@ def _sheet(lines: Sequence[Cells]) -> Sheet:
     """Make a sheet without its empty columns."""
     used = {name for cells in lines for name, cell in cells if cell != NONE}
     headings = [name for name, _ in lines[0] if name in used]
-    return Sheet(
-        headings=headings,
-        is_text=[
-            k == 0 or h == "seeds" or "verdict" in h for k, h in enumerate(headings)
-        ],
-        cells=[[cell for name, cell in cells if name in used] for cells in lines],
-    )
+    rows = [[cell for name, cell in cells if name in used] for cells in lines]
+    return sheet(headings, rows, ("seeds", "verdict"))
 
 
 def _protocol(study: Study, results: Table) -> str:

@@ -60,8 +60,10 @@ def group_runs(runs: Iterable[Run], *, apart: bool = False) -> list[Group]:
         in the metric; two runs of one row have the same seed.
     """
     by_dataset: dict[str, dict[_Place, list[Run]]] = {}
-    ordered = sorted(runs, key=lambda r: (r.dataset, _rank(r.method), r.seed))
-    for (dataset, split), of_split in _by_split(ordered).items():
+    by_split: dict[tuple[str, tuple[str, int, int]], list[Run]] = {}
+    for run in sorted(runs, key=lambda r: (r.dataset, _rank(r.method), r.seed)):
+        by_split.setdefault((run.dataset, run.split), []).append(run)
+    for (dataset, split), of_split in by_split.items():
         for data, of_data in _by_data(of_split).items():
             for run in of_data:
                 place = split, data, str(run.summary.get("metric"))
@@ -74,26 +76,6 @@ def group_runs(runs: Iterable[Run], *, apart: bool = False) -> list[Group]:
         for name, places in by_dataset.items()
         for (split, data, metric), of in places.items()
     ]
-
-
-def check_same_data(runs: Iterable[Run]) -> None:
-    """Raise FedGraphError if runs of one data set and split read different files."""
-    for (dataset, split), of_split in _by_split(runs).items():
-        if len(found := _by_data(of_split)) > 1:
-            places = {(split, data, ""): of_data for data, of_data in found.items()}
-            raise FedGraphError(
-                _mixed_splits(dataset, places, cure="Give fewer folders.")
-            )
-
-
-def _by_split(
-    runs: Iterable[Run],
-) -> dict[tuple[str, tuple[str, int, int]], list[Run]]:
-    """Sort runs by data set and split."""
-    found: dict[tuple[str, tuple[str, int, int]], list[Run]] = {}
-    for run in runs:
-        found.setdefault((run.dataset, run.split), []).append(run)
-    return found
 
 
 def _by_data(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -166,11 +148,7 @@ def shared_differences(group: Group) -> dict[str, dict[str, str]]:
     return {k: v for k, v in values.items() if len(set(v.values())) > 1}
 
 
-def _mixed_splits(
-    dataset: str,
-    places: Mapping[_Place, Sequence[Run]],
-    cure: str = "Give fewer folders, or --apart for one table of each.",
-) -> str:
+def _mixed_splits(dataset: str, places: Mapping[_Place, Sequence[Run]]) -> str:
     names = ("splits", "data", "metrics")
     kinds = zip(names, zip(*places, strict=True), strict=True)
     what = next(f"different {name}" for name, found in kinds if len({*found}) > 1)
@@ -182,7 +160,7 @@ def _mixed_splits(
             f" clients{data and f', data {data}'}{metric and f', {metric}'}:"
             f" {', '.join(r.path.name for r in runs)}"
         )
-    return "\n".join([*lines, cure])
+    return "\n".join([*lines, "Give fewer folders, or --apart for one table of each."])
 
 
 def _rank(method: str) -> tuple[int, str]:

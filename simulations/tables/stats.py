@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -30,40 +29,12 @@ def split_means(values: Sequence[float], splits: Sequence[int]) -> list[float]:
     ]
 
 
-def interval(
-    values: Sequence[float],
-    splits: Sequence[int],
-    *,
-    by_split: bool = True,
-    test_to_train: float = 0.0,
-) -> tuple[float, float] | None:
-    """95 % interval of the mean by Student's t; None with fewer than two values.
-
-    The values are means of splits, or else :func:`trials`. Different splits of one data
-    set share training and test data, so that their means are correlated and the
-    variance of the mean exceeds s^2 / n. It is taken as s^2 (1/n + test/train), after
-    Nadeau and Bengio, *Inference for the Generalization Error*, Machine Learning 52,
-    2003.
-    """
-    used = (split_means if by_split else trials)(values, splits)
-    n = len(used)
-    if n < 2:
-        return None
-    from scipy.special import stdtrit
-
-    quantile = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
-    half = quantile * statistics.stdev(used) * math.sqrt(1 / n + test_to_train)
-    mean = statistics.fmean(used)
-    return mean - half, mean + half
-
-
-INTERVALS: Mapping[
-    str, Callable[[Sequence[float], Sequence[int]], tuple[float, float] | None]
-] = {
-    "t": partial(interval, by_split=False),
-    "split-t": interval,
-    "corrected-t": partial(interval, test_to_train=10 / 80),
-    "corrected-t-nodes": partial(interval, test_to_train=35 / 30),
+# By kind: whether splits are trials even if there is only one, and test / train data.
+INTERVALS: Mapping[str, tuple[bool, float]] = {
+    "t": (False, 0.0),
+    "split-t": (True, 0.0),
+    "corrected-t": (True, 10 / 80),
+    "corrected-t-nodes": (True, 35 / 30),
 }
 
 
@@ -116,9 +87,24 @@ class Difference:
         return split_means(self.values, self.split_seeds)
 
     def interval(self, kind: str) -> tuple[float, float]:
-        """95 % interval of the mean, a key of ``INTERVALS``; NaN without two trials."""
-        found = INTERVALS[kind](self.values, self.split_seeds)
-        return found or (math.nan, math.nan)
+        """95 % interval of the mean by Student's t, of a kind of ``INTERVALS``.
+
+        NaN without two trials. Different splits of one data set share training and test
+        data, so that their means are correlated and the variance of the mean exceeds
+        s^2 / n. Corrected kinds take it as s^2 (1/n + test/train), after Nadeau and
+        Bengio, *Inference for the Generalization Error*, Machine Learning 52, 2003.
+        """
+        by_split, test_to_train = INTERVALS[kind]
+        used = (split_means if by_split else trials)(self.values, self.split_seeds)
+        n = len(used)
+        if n < 2:
+            return math.nan, math.nan
+        from scipy.special import stdtrit
+
+        quantile = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
+        half = quantile * statistics.stdev(used) * math.sqrt(1 / n + test_to_train)
+        mean = statistics.fmean(used)
+        return mean - half, mean + half
 
     def verdict(self, kind: str) -> str:
         """:func:`verdict` on the interval of a kind, a key of ``INTERVALS``."""

@@ -94,13 +94,11 @@ def difference(*values: float) -> Difference:
         ((), "not separated"),
     ],
 )
-def test_a_difference_is_judged_no_stronger_than_its_interval(
-    values: tuple[float, ...], word: str
-) -> None:
+def test_a_difference_is_judged_no_stronger_than_its_interval(values, word):
     assert judge(difference(*values), "t") == word
 
 
-def test_runs_on_one_split_are_no_trials_of_their_own() -> None:
+def test_runs_on_one_split_are_no_trials_of_their_own():
     values = (1.0, 1.1, 0.9, 1.0, 1.1, 0.9)
     one_split = Difference(values, (7,) * 6)
     two_splits = Difference((1.0, 1.1, 0.9, -1.0, -1.1, -0.9), (7, 7, 7, 8, 8, 8))
@@ -113,7 +111,7 @@ def test_runs_on_one_split_are_no_trials_of_their_own() -> None:
         assert judge(one_sided, kind) == "not separated"
 
 
-def test_without_an_interval_there_is_none_in_the_table() -> None:
+def test_without_an_interval_there_is_none_in_the_table():
     found = Difference((1.0, 2.0), (7, 7))
     duel = Duel(
         candidate="a", opponent="b", data="D", difference=found, interval="split-t"
@@ -122,7 +120,7 @@ def test_without_an_interval_there_is_none_in_the_table() -> None:
     assert sheet.cells[0][4] == "+1.50 -"
 
 
-def test_a_sentence_says_where_a_method_is_better_and_where_not() -> None:
+def test_a_sentence_says_where_a_method_is_better_and_where_not():
     good, none = difference(1, 2, 1, 2, 1.5), difference(0, 0, 0, 0, 0)
     duels = [
         Duel(candidate="a", opponent="b", data=d, difference=x, interval="t")
@@ -138,7 +136,7 @@ def test_a_sentence_says_where_a_method_is_better_and_where_not() -> None:
     assert "no difference to any opponent" in sentence("a", duels[1:] + trivial)
 
 
-def test_what_is_missing_has_no_verdict_and_is_not_claimed(tmp_path: Path) -> None:
+def test_what_is_missing_has_no_verdict_and_is_not_claimed(tmp_path):
     """One failed run of a rival, or all of them: six pairs, of which five are left."""
     path = tmp_path / "tiny.toml"
     pairs = [[s, s] for s in range(1, 7)]
@@ -175,8 +173,8 @@ def test_what_is_missing_has_no_verdict_and_is_not_claimed(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("idle", "is_judged"), [(0, True), (1, True), (2, False)])
 def test_a_method_that_did_nothing_of_its_own_is_not_judged(
-    tmp_path: Path, idle: int, *, is_judged: bool
-) -> None:
+    tmp_path, idle, *, is_judged
+):
     """Six pairs, of which five have to be left."""
     path = tmp_path / "tiny.toml"
     pairs = [[s, s] for s in range(1, 7)]
@@ -208,8 +206,8 @@ def test_a_method_that_did_nothing_of_its_own_is_not_judged(
     ],
 )
 def test_a_constant_prediction_stands_beside_every_method(
-    tmp_path: Path, metric: str, scores: dict[str, float], floor: float
-) -> None:
+    tmp_path, metric, scores, floor
+):
     path = tmp_path / "tiny.toml"
     path.write_text(TINY.replace("[[1, 1], [2, 2]]", str([[s, s] for s in SEEDS])))
     suite = load_suite(str(path))
@@ -230,7 +228,7 @@ def test_a_constant_prediction_stands_beside_every_method(
     assert "majority (control, trains nothing)" in str(reports[0].parts)
 
 
-def test_data_that_a_method_cannot_learn_from_are_left_out() -> None:
+def test_data_that_a_method_cannot_learn_from_are_left_out():
     suite = load_suite("smoke")
     only_graphs = benchmark.participants(suite, "moon")
     methods, misfits = benchmark.fitting(suite, only_graphs)
@@ -246,7 +244,7 @@ def test_data_that_a_method_cannot_learn_from_are_left_out() -> None:
         benchmark.fitting(suite, benchmark.participants(suite, "fgcl"))
 
 
-def test_methods_without_a_rank_are_named() -> None:
+def test_methods_without_a_rank_are_named():
     suite = load_suite("smoke")
     methods = benchmark.participants(suite, "fedprox")
     ranking = ranks(
@@ -272,8 +270,8 @@ def test_methods_without_a_rank_are_named() -> None:
     ],
 )
 def test_runs_without_comparable_scores_are_refused_before_they_are_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: str, words: str
-) -> None:
+    tmp_path, capsys, settings, words
+):
     suite = tmp_path / "tiny.toml"
     suite.write_text(TINY.replace('dataset = "planted"', settings))
     runs = tmp_path / "runs"
@@ -284,7 +282,7 @@ def test_runs_without_comparable_scores_are_refused_before_they_are_made(
     assert not runs.exists()
 
 
-def test_ranks_and_critical_difference_are_those_of_demsar() -> None:
+def test_ranks_and_critical_difference_are_those_of_demsar():
     # Demšar 2006, Sec. 3.2.2: k = 4 and N = 14 have the critical difference 1.25
     scores = {str(d): {"a": 0.9, "b": 0.8, "c": 0.8, "d": 0.1} for d in range(14)}
     found = ranks(scores)
@@ -295,7 +293,7 @@ def test_ranks_and_critical_difference_are_those_of_demsar() -> None:
     assert ranks({"D": {"a": 1.0, "b": 0.0}}) is None
 
 
-def test_suites_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+def test_suites_that_cannot_be_read_are_refused(tmp_path):
     for old, new, words in (
         ('"best_val"', '"best_test"', "rule is 'best_test'"),
         ('"t"', '"u"', "interval is 'u'"),
@@ -317,13 +315,13 @@ def test_suites_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", ["", "fedavg,fedavg", " , "])
-def test_candidates_are_named_once(names: str) -> None:
+def test_candidates_are_named_once(names):
     with pytest.raises(ConfigError, match="each once"):
         benchmark.participants(load_suite("smoke"), names)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.toml")))
-def test_every_trial_of_a_suite_can_be_run(name: str) -> None:
+def test_every_trial_of_a_suite_can_be_run(name):
     suite = load_suite(name)
     found = list(trials(suite, list(suite.methods)))
     places = sum(len(m.only or suite.data) for m in suite.methods)
@@ -332,9 +330,7 @@ def test_every_trial_of_a_suite_can_be_run(name: str) -> None:
     assert changed.row != found[0].row
 
 
-def test_results_of_changed_code_are_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_of_changed_code_are_not_taken(tmp_path, monkeypatch):
     def git(*words: str) -> str:
         command = [
             "git",
@@ -371,9 +367,7 @@ def test_results_of_changed_code_are_not_taken(
         ("data", "planted are of different splits or files"),
     ],
 )
-def test_results_on_other_files_are_not_mixed(
-    tmp_path: Path, name: str, words: str
-) -> None:
+def test_results_on_other_files_are_not_mixed(tmp_path, name, words):
     """Of a folder in which older runs read files that have changed since."""
     path = tmp_path / "tiny.toml"
     path.write_text(TINY)
@@ -392,7 +386,7 @@ def test_results_on_other_files_are_not_mixed(
         benchmark.check_same_data(planned, known)
 
 
-def test_words_are_escaped() -> None:
+def test_words_are_escaped():
     sheet = Sheet(headings=["a_b"], is_text=[True], cells=[["[0] & <x>"]])
     reports = [Report(title="50 %", parts=[sheet, "#1 ± 2"])]
     found = latex("T", reports, None)
@@ -404,7 +398,7 @@ def test_words_are_escaped() -> None:
 
 
 @pytest.mark.slow
-def test_the_document_compiles(tmp_path: Path) -> None:
+def test_the_document_compiles(tmp_path):
     if (compiler := shutil.which("pdflatex")) is None:
         pytest.skip("no LaTeX here: apt-get install texlive-latex-recommended")
     letters = r"\ & % $ # _ { } ~ ^ ± < > ` | š"
@@ -422,16 +416,14 @@ def test_the_document_compiles(tmp_path: Path) -> None:
     assert (tmp_path / "benchmark.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_a_file_is_no_folder_of_results(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_is_no_folder_of_results(tmp_path, capsys):
     (tmp_path / "a").touch()
     given = ["smoke", "--methods", "fedavg", "--results", str(tmp_path / "a")]
     assert fedgraph(["benchmark", *given]) == 2
     assert "'--results': Directory" in capsys.readouterr().err
 
 
-def test_a_leaderboard_keeps_the_parts_of_other_suites(tmp_path: Path) -> None:
+def test_a_leaderboard_keeps_the_parts_of_other_suites(tmp_path):
     page = tmp_path / "leaderboard.md"
     assert read_page(page) == {}
     result = read(kept_path("smoke"))[:1]
@@ -448,11 +440,8 @@ def test_a_leaderboard_keeps_the_parts_of_other_suites(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("commit", ["abc+dirty", "unknown"])
 def test_what_cannot_be_kept_is_refused_before_it_is_run(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    commit: str,
-) -> None:
+    tmp_path, monkeypatch, capsys, commit
+):
     monkeypatch.setattr(kept_runs, "git_commit", lambda: commit)
     suite = tmp_path / "tiny.toml"
     suite.write_text(TINY)
@@ -463,9 +452,7 @@ def test_what_cannot_be_kept_is_refused_before_it_is_run(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_page_that_is_no_leaderboard_is_not_overwritten(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_that_is_no_leaderboard_is_not_overwritten(tmp_path, capsys):
     page = tmp_path / "README.md"
     page.write_text("# Mine\n")
     given = ["smoke", "--methods", "fedavg", "--results", str(tmp_path / "runs")]
@@ -474,7 +461,7 @@ def test_a_page_that_is_no_leaderboard_is_not_overwritten(
     assert page.read_text() == "# Mine\n"
 
 
-def test_each_kept_suite_has_its_part_of_the_leaderboard() -> None:
+def test_each_kept_suite_has_its_part_of_the_leaderboard():
     docs = project_root() / "docs"
     files = docs.glob("runs/benchmark-*.csv")
     kept = {path.stem.removeprefix("benchmark-") for path in files}
@@ -519,7 +506,7 @@ def lives(pid: int) -> bool:
     return "\nState:\tZ" not in status
 
 
-def test_every_pool_of_processes_prepares_them() -> None:
+def test_every_pool_of_processes_prepares_them():
     """Workers that are not would outlive a command that is killed."""
     calls = [
         (path.name, {k.arg for k in call.keywords})
@@ -535,7 +522,7 @@ def test_every_pool_of_processes_prepares_them() -> None:
 
 @pytest.mark.slow  # half a minute: three benchmarks of four runs
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
+def test_a_killed_benchmark_goes_on(tmp_path, jobs):
     suite = str(tmp_path / "tiny.toml")
     Path(suite).write_text(TINY.replace("settings =", 'also = ["roc-auc"]\nsettings ='))
     results, whole = tmp_path / "runs", tmp_path / "whole"
@@ -600,7 +587,7 @@ def test_a_killed_benchmark_goes_on(tmp_path: Path, jobs: str) -> None:
 
 
 @pytest.mark.slow  # a minute of CPU: README's case in which federating pays
-def test_clients_that_are_too_small_alone_gain_in_every_pair(tmp_path: Path) -> None:
+def test_clients_that_are_too_small_alone_gain_in_every_pair(tmp_path):
     assert (
         fedgraph(
             ["benchmark", "few", "--methods", "fedavg", "--results", f"{tmp_path}"]
