@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +17,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from fedgraph_flwr.core import embedding_scores
 from fedgraph_flwr.core.embedding_scores import (
     METRICS,
     TRANSFORMS,
@@ -203,14 +199,6 @@ def test_same_seed_same_scores_on_any_number_of_threads(monkeypatch):
     assert cluster_scores(x, labels, num_classes=4, seed=6) != found[0]
 
 
-def test_global_generator_is_left_alone():
-    x, labels = noise(40, 3, 2)
-    before = np.random.get_state()[1].tolist()  # noqa: NPY002 - it must not move
-    all_scores(x, labels, num_classes=2, seed=0, headline="l2")
-    probe_scores(x, labels, seed=0)
-    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
-
-
 def test_what_cannot_be_scored_says_why():
     x, labels = noise(4, 3, 2)
     with pytest.raises(DataError, match=r"4 graphs into 6 clusters.*more clusters"):
@@ -226,19 +214,13 @@ def test_what_cannot_be_scored_says_why():
             score()
 
 
-def test_probes_of_separable_classes_are_right():
-    x, labels = blobs((30, 25, 20), spread=0.02)
-    scores = probe_scores(x, labels, seed=0)
-    assert scores == {"probe-accuracy": 1.0, "svm-accuracy": 1.0}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_probes_equal_scikit_learn_s_nested_cross_validation(seed):
-    x, labels = blobs((24, 18, 9), spread=0.7, dim=5, seed=seed)
+def test_probes_equal_scikit_learn_s_nested_cross_validation():
+    """Neither the scale nor the choice of C sees the fold that is tested on."""
+    seed = 0
+    x, labels = blobs((16, 14, 8), spread=0.7, dim=5, seed=seed)
     x *= np.linspace(1, 9, 5, dtype=np.float32)
     logistic, svm = [], []
-    folds = StratifiedKFold(9, shuffle=True, random_state=seed).split(x, labels)
+    folds = StratifiedKFold(8, shuffle=True, random_state=seed).split(x, labels)
     for train, test in folds:
         scaler = StandardScaler().fit(x[train].astype(np.float64))
         x_train, x_test = (scaler.transform(x[rows]) for rows in (train, test))
@@ -253,37 +235,6 @@ def test_probes_equal_scikit_learn_s_nested_cross_validation(seed):
     scores = probe_scores(x, labels, seed=seed)
     assert scores["svm-accuracy"] == pytest.approx(np.mean(svm))
     assert scores["probe-accuracy"] == pytest.approx(np.mean(logistic))
-
-
-def test_the_choice_of_c_never_sees_the_test_fold(monkeypatch):
-    x, labels = noise(60, 3, 2)
-    x[:, 0] = np.arange(60)  # tells which graph a row is
-    fit, seen = embedding_scores._KernelSVM, []
-
-    def spy(x_train, y_train, seed):
-        model = fit(x_train, y_train, seed)
-        seen.append((x_train, y_train, model.search.best_params_["C"]))
-        return model
-
-    monkeypatch.setitem(embedding_scores._PROBES, "svm-accuracy", spy)
-    probe_scores(x, labels, seed=4)
-    folds = StratifiedKFold(10, shuffle=True, random_state=4).split(x, labels)
-    for (train, test), (x_train, y_train, cost) in zip(folds, seen, strict=True):
-        order = np.argsort(x_train[:, 0])
-        graphs = np.sort(train)
-        assert (y_train[order] == labels[graphs]).all()
-        # The first column, standardised without the test fold, gives the graphs back.
-        back = x_train[order, 0] * x[train, 0].std() + x[train, 0].mean()
-        assert back == pytest.approx(graphs, abs=1e-4)
-        assert not set(test) & set(np.round(back).astype(int))
-        assert cost in (0.1, 1.0, 10.0, 100.0)
-    # Other test graphs, the same C: those of the first fold go astray.
-    first = next(StratifiedKFold(10, shuffle=True, random_state=4).split(x, labels))
-    costs = [cost for _, _, cost in seen]
-    x[first[1]] = 1e3
-    seen.clear()
-    probe_scores(x, labels, seed=4)
-    assert seen[0][2] == costs[0]
 
 
 def test_small_classes_leave_probes_out():
@@ -322,13 +273,3 @@ def test_constant_columns_do_not_disturb_probes():
     assert probe_scores(same, [0] * 16 + [1] * 8, seed=0)["svm-accuracy"] == (
         pytest.approx(2 / 3, abs=0.05)
     )
-
-
-def test_scikit_learn_is_imported_only_to_score():
-    code = (
-        "import sys, fedgraph_flwr.core.embedding_scores;"
-        "sys.exit(any(m.split('.')[0] in {'sklearn', 'scipy', 'torch'}"
-        " for m in sys.modules))"
-    )
-    root = Path(__file__).parents[3]
-    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0

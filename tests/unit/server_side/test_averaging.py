@@ -94,7 +94,6 @@ def of_size(*sizes):
         ((0.1, 0.2, 300, 0.1), 0.1, []),
         ((0.1, 0.2, 301, 0.1), 0.1, [2]),
         ((0.1, 3e38, 3e38), 0.1, [1, 2]),  # as many as the others and the server
-        ((3e38,), 0.1, [0]),
         ((301, 0.1), None, [0]),
         ((1e9, 2e9, 5e9), None, []),  # rows of large features, at all clients
         ((1e6, 1e9, 2e6), 1.0, [1]),  # statistics of batches
@@ -115,10 +114,8 @@ def test_numbers_out_of_all_proportion_are_named(sizes, sent, absurd):
     ("sizes", "absurd"),
     [
         ((400, 0.0, 500), []),  # client 1 has sent what no batch has touched
-        ((400, 500), []),
         ((400,), []),  # the only one that replied
         ((0.1, 0.2, 301), [2]),
-        ((0.1, 301), [1]),
     ],
 )
 def test_large_statistics_of_batches_are_no_fault_of_most_clients(sizes, absurd):
@@ -169,8 +166,6 @@ def test_the_first_bad_array_by_name_is_told_whatever_the_order():
         ([1, 1, 1], {}, ""),
         ([30, 10], {}, ""),  # of two, one is always larger
         ([99, 1], {}, "client 0 has 99.0% of the weight"),
-        ([100], {}, ""),
-        ([0, 0, 0], {}, ""),
         ([], {}, ""),
         # A site that speaks for many clients, none of them large.
         (

@@ -14,7 +14,6 @@ from fedgraph_flwr.core.errors import ConfigError, RunFailedError, WireError
 from fedgraph_flwr.core.wire import SITE, Parcel, pack, unpack
 from simulations.inline import InlineGrid
 from strategies.directory import read_introduction
-from strategies.round_report import ClientInfo
 
 _COUNTS = ("num-train", "num-val", "num-test", "num-features", "num-classes")
 SITES = {0: "north", 1: "west", 2: "south"}
@@ -220,16 +219,3 @@ def test_what_could_break_a_line_is_no_name(name):
     )
     with pytest.raises(WireError, match=r"site-name is .* expected 1 to 40 letters"):
         read_introduction(0, 5, parcel)
-
-
-def test_a_name_survives_a_checkpoint_and_none_leaves_no_trace():
-    told = {"num_" + k: 1 for k in ("train", "val", "test", "features", "classes")}
-    info = ClientInfo(
-        client=0, node_id=7, group=1, split_hash="", raw_sha256="", site="north", **told
-    )
-    assert ClientInfo.from_json(info.to_json()).site == "north"
-    unnamed = ClientInfo(
-        client=0, node_id=7, group=1, split_hash="", raw_sha256="", **told
-    )
-    assert "site" not in unnamed.to_json()
-    assert ClientInfo.from_json(unnamed.to_json()).site == ""

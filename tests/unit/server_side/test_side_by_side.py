@@ -279,20 +279,20 @@ def test_another_grid_stays_as_it_is() -> None:
         assert found is own
 
 
-def test_a_server_that_flower_starts_fetches_replies_side_by_side(
+def test_a_server_that_flower_starts_shortens_waits_and_fetches_side_by_side(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    given: list[Any] = []
+    done: list[Any] = []
 
     def run(grid: Any, *_: object, **__: object) -> Path:
-        given.append(grid)
+        done.append(type(grid))
         return tmp_path
 
     monkeypatch.setattr(server_app, "_describe_run", lambda *_: None)
-    monkeypatch.setattr(server_app, "shorten_waits", lambda: None)
+    monkeypatch.setattr(server_app, "shorten_waits", lambda: done.append("waits"))
     monkeypatch.setattr(server_app, "run", run)
     context = SimpleNamespace(run_config=defaults(), run_id=1)
 
     server_app.main(HttpGrid(token="a"), context)  # type: ignore[arg-type]
 
-    assert [type(found) for found in given] == [Changed]
+    assert done == ["waits", Changed]

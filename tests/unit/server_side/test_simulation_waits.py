@@ -7,17 +7,14 @@ import queue
 import threading
 import time
 from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from flwr.app import Message, RecordDict
 
-from fedgraph_flwr import server_app
 from fedgraph_flwr.core import flower_names
 from fedgraph_flwr.core.flower_names import Simulation
-from fedgraph_flwr.resolve import defaults
 from strategies import sending
 
 ENGINE: Any = import_module("flwr.server.superlink.fleet.vce.vce_api")
@@ -127,31 +124,6 @@ def test_a_reply_that_cannot_be_kept_ends_the_wait_too(
     assert not simulation.runs
 
 
-@pytest.mark.parametrize(
-    ("pause", "left", "waited"),
-    [(0.25, 9.0, 0.25), (0.01, 9.0, 0.1), (0.01, 0.05, 0.05), (5.0, 1.0, 1.0)],
-)
-def test_a_wait_for_replies_ends_with_the_time_that_is_left(pause, left, waited):
-    simulation, slept = Simulation(), []
-    simulation.runs = True
-    simulation._replied.wait = slept.append  # type: ignore[method-assign]
-
-    simulation.wait(pause, left)
-
-    assert slept == [waited]
-
-
-def test_without_a_simulation_a_wait_is_as_long_as_it_says(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(flower_names.time, "sleep", slept.append)
-
-    Simulation().wait(0.25, 0.0)
-
-    assert slept == [0.25]
-
-
 @pytest.fixture
 def http_grid(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Flower's module of that name, put back after the test, as is the engine."""
@@ -192,22 +164,3 @@ def test_another_flower_keeps_its_waits_and_says_so(
     assert "it waits longer for the rest of a reply" in said[0]
     assert "rounds of a simulation take 0.1 s more" in said[1]
     assert KEEPS is ENGINE.put_message_into_state
-
-
-def test_a_server_that_flower_starts_shortens_waits_first(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    done: list[str] = []
-
-    def run(*_: object, **__: object) -> Path:
-        done.append("run")
-        return tmp_path
-
-    monkeypatch.setattr(server_app, "_describe_run", lambda *_: None)
-    monkeypatch.setattr(server_app, "shorten_waits", lambda: done.append("waits"))
-    monkeypatch.setattr(server_app, "run", run)
-    context = SimpleNamespace(run_config=defaults(), run_id=1)
-
-    server_app.main(None, context)  # type: ignore[arg-type]
-
-    assert done == ["waits", "run"]
