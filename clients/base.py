@@ -212,8 +212,9 @@ class GraphClient(ClassicClient, Generic[P]):
             return Parcel()
         self.model.train()
         with self.hiding_failure():
-            losses = [self.epoch(number) for number in range(count)]
-            return Parcel(metrics={TRAIN_LOSS: float(losses[-1])})
+            for number in range(count):
+                loss = self.epoch(number)
+            return Parcel(metrics={TRAIN_LOSS: float(loss)})
         return Parcel()
 
     def epoch(self, number: int) -> Tensor:  # noqa: ARG002

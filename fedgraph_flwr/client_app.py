@@ -1,61 +1,46 @@
-"""Answers a message: one client per parcel of it, one reply.
+"""Answers a message in five steps: read, ask the clients, gate, write down, send.
 
-The node's configuration says which clients it hosts; see ``node_config``.
+The node's configuration says which clients it hosts; see ``node_config``. Each client
+is asked for one reply (``node.serve``): it trains, noise covers its update if the run
+says so, and its state is stored.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from logging import WARNING
-from typing import Any
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 from typing_extensions import override
 
-from clients.store import ClientStore, begin_folder, bind_config, bind_run, forget
-from datasets import is_cut
+from clients.store import bind_config, bind_run, forget
 
-from .core import plugins
-from .core.errors import ConfigError, RunFailedError, WireError, full_reason
-from .core.process import choose_device, log_failure
+from .core.errors import ConfigError, WireError, full_reason
+from .core.process import choose_device
 from .core.wire import (
     EXPERIMENT,
     KEEP_FROM,
     NO_CLIENTS,
-    OPENING,
     SERVER_ROUND,
     Parcel,
     pack,
     unpack,
 )
 from .core.words import shortened
-from .node.gate import visit
-from .node.introduce import introduce, own_name
-from .node.message import watch
+from .node.gate import Visit
+from .node.introduce import own_name
+from .node.message import Watch
 from .node.node_config import (
     NodeConfig,
     check_keys,
     hosted_clients,
     hosts_any,
     ignored_folders,
-    is_site,
 )
-from .node.policy import Policy, agree_at
-from .node.serve import (
-    Action,
-    Asked,
-    answer_all,
-    assess_one,
-    check_round,
-    load_data,
-    open_one,
-    settle,
-    state_root,
-    train_one,
-)
-from .resolve import Resolved
+from .node.serve import agree, check_round, serve, settle, state_root
+
+_ROUNDS = (SERVER_ROUND, KEEP_FROM)  # in the header of every message but roll call
 
 
 class SiteApp(ClientApp):
@@ -63,89 +48,61 @@ class SiteApp(ClientApp):
 
     @override
     def __call__(self, message: Message, context: Context) -> Message:
-        return watch(message, context, super().__call__)
+        watch, kind = Watch(message, context), message.metadata.message_type
+        with watch.warned_once():
+            try:
+                visit = watch.read()
+                if kind == MessageType.QUERY:
+                    return watch.let_out(_roll_call(visit, message, context))
+                resolved, hosted = agree(visit, context.run_config)
+                parcels, header = unpack(message.content)
+                for name in _ROUNDS:
+                    check_round(name, header.get(name))
+                if strangers := sorted(set(parcels) - set(hosted)):
+                    raise WireError(
+                        f"node hosts clients {hosted}, but got parcels for"
+                        f" {shortened(strangers)}; node-config changed during the run"
+                    )
+                replies = serve(visit, kind, context, resolved, parcels, header)
+                # What a dry run drew of privacy is spent: its account stays.
+                is_dry = resolved.settings.dry_run and not resolved.privacy.is_on
+                if kind == MessageType.EVALUATE and is_dry:
+                    root, experiment = state_root(resolved), str(header[EXPERIMENT])
+                    config = resolved.to_config()
+                    forget(root, context.run_id, experiment, config, parcels)
+                return watch.let_out(pack(replies))
+            except Exception as error:  # Flower sends the text of what is raised
+                return watch.refuse(error)
 
 
 app = SiteApp()
-_ROUNDS = (SERVER_ROUND, KEEP_FROM)  # in the header of every message but queries
 
 
-@app.query()
-def query(message: Message, context: Context) -> Message:
-    """Roll call: say which clients this node hosts, and what their data look like."""
-    named = own_name(context.node_config)
-    if not hosts_any(context.node_config):
-        words = {NO_CLIENTS: _why_none(context.node_config), **named}
-        return Message(pack({}, words), reply_to=message)
-    try:
-        resolved, hosted = _prepare(context)
-        experiment = str(unpack(message.content)[1].get(EXPERIMENT, ""))
-        root, config = state_root(resolved), resolved.to_config()
-        device = choose_device(resolved.settings.device)
-        bind_run(root, context.run_id, experiment, config)
-        bind_config(root, experiment, config)
-    except Exception as error:  # reported to the server, which names the node
-        log_failure("this node refused the roll call", error)
-        words = {"error": full_reason(error), **named}
-        return Message(pack({}, words), reply_to=message)
-    for key in check_keys(context.node_config):
+def _roll_call(visit: Visit, message: Message, context: Context) -> RecordDict:
+    """Say which clients this node hosts, and what their data look like."""
+    named = own_name(visit.node)
+    if not hosts_any(visit.node):
+        return pack({}, {NO_CLIENTS: _why_none(visit.node), **named})
+    resolved, hosted = agree(visit, context.run_config)
+    header = unpack(message.content)[1]
+    root, experiment = state_root(resolved), str(header.get(EXPERIMENT, ""))
+    config = resolved.to_config()
+    choose_device(resolved.settings.device)
+    bind_run(root, context.run_id, experiment, config)
+    bind_config(root, experiment, config)
+    for key in check_keys(visit.node):
         log(WARNING, "node-config key %r is ignored: it means nothing here", key)
-    if ignored := ignored_folders(context.run_config, context.node_config):
+    if ignored := ignored_folders(context.run_config, visit.node):
         log(
             WARNING,
             "the run sets %s, which mean nothing at this site: its folders come from"
             " its node-config alone",
             ", ".join(ignored),
         )
-    refused: list[ConfigError] = []
-
-    def answer(client_id: int, _: Parcel) -> Parcel:
-        if refused:
-            raise refused[0].with_traceback(None)
-        try:
-            data = load_data(resolved, client_id, device, None)
-        except ConfigError as error:
-            if is_cut(resolved.settings):  # each would load all data, and say the same
-                refused.append(error)
-            raise
-        if resolved.params.is_sealed:
-            begin_folder(root, experiment, client_id)
-        return introduce(
-            resolved,
-            data.partition,
-            ClientStore(root, experiment, client_id=client_id),
-            with_classes=visit().policy.pooled_evaluation,
-            is_own=is_site(context.node_config),
-        )
-
-    parcels = answer_all(hosted, {}, answer)
+    parcels = dict.fromkeys(hosted, Parcel())
+    replies = serve(visit, MessageType.QUERY, context, resolved, parcels, header)
     settle(hosted)
-    return Message(pack(parcels, named), reply_to=message)
-
-
-@app.query(OPENING)
-def opening(message: Message, context: Context) -> Message:
-    """Before round 1: send what each hosted client gives to other clients."""
-    return _serve(message, context, open_one)
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """Train every hosted client that the message has a parcel for."""
-    return _serve(message, context, train_one)
-
-
-@app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate every hosted client that the message has a parcel for."""
-    reply = _serve(message, context, assess_one)
-    resolved, _ = _prepare(context)
-    # What a dry run drew of privacy is spent: its account stays.
-    if resolved.settings.dry_run and not resolved.privacy.is_on:
-        parcels, header = unpack(message.content)
-        root, experiment = state_root(resolved), str(header.get(EXPERIMENT, ""))
-        forget(root, context.run_id, experiment, resolved.to_config(), parcels)
-    return reply
+    return pack(replies, named)
 
 
 def _why_none(node: NodeConfig) -> str:
@@ -157,54 +114,3 @@ def _why_none(node: NodeConfig) -> str:
         log(WARNING, "this node hosts no client: %s", error)
         return full_reason(error)
     raise AssertionError("this node hosts clients")
-
-
-@lru_cache(maxsize=8)
-def _agreed(
-    node: tuple[tuple[str, Any], ...],
-    policy: Policy,
-    config: tuple[tuple[str, Any], ...],
-) -> tuple[Resolved, list[int]]:
-    return agree_at(dict(node), policy, dict(config))
-
-
-def _prepare(context: Context) -> tuple[Resolved, list[int]]:
-    node, policy, config = context.node_config, visit().policy, context.run_config
-    if plugins.named_in(config):  # whose files are compared with their pins each time
-        resolved, hosted = agree_at(node, policy, config)
-    else:
-        resolved, hosted = _agreed(tuple(node.items()), policy, tuple(config.items()))
-    import torch  # here: a message that is refused needs none
-
-    torch.set_num_threads(resolved.settings.torch_threads)
-    return resolved, hosted
-
-
-def _serve(
-    message: Message,
-    context: Context,
-    action: Action,
-) -> Message:
-    try:
-        return _serve_all(message, context, action)
-    except Exception as error:  # Flower sends the server its text, whatever it says
-        log_failure("this node cannot answer", error)
-        raise RunFailedError(full_reason(error)) from None
-
-
-def _serve_all(
-    message: Message,
-    context: Context,
-    action: Action,
-) -> Message:
-    resolved, hosted = _prepare(context)
-    parcels, header = unpack(message.content)
-    for name in _ROUNDS:
-        check_round(name, header.get(name))
-    if strangers := sorted(set(parcels) - set(hosted)):
-        raise WireError(
-            f"node hosts clients {hosted}, but got parcels for {shortened(strangers)};"
-            " node-config changed during the run"
-        )
-    replies = Asked(context, resolved, parcels, header, action).replies()
-    return Message(pack(replies), reply_to=message)

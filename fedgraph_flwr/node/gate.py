@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import re
 from collections.abc import Callable, Collection, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,14 +67,6 @@ class Visit:
     consents: dict[int, list[str]] = field(default_factory=dict)
     withheld: dict[int, list[str]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
-
-
-VISIT: ContextVar[Visit] = ContextVar("visit")
-
-
-def visit() -> Visit:
-    """Return the message being answered; outside of one a site that allows little."""
-    return VISIT.get(None) or Visit(node={"": ""}, policy=Policy())
 
 
 def check_kind(message_type: str) -> None:

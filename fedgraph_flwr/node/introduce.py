@@ -42,8 +42,8 @@ from ..core.wire import (
     Scalar,
 )
 from ..resolve import Resolved
-from .gate import visit
 from .node_config import NodeConfig, is_site, site_name
+from .policy import Policy
 
 if TYPE_CHECKING:
     from clients.base import GraphClient
@@ -166,13 +166,13 @@ def keyed(store: ClientStore, text: str) -> str:
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
-def guarded(reply: Parcel) -> Parcel:
+def guarded(reply: Parcel, policy: Policy) -> Parcel:
     """Send no hash of a model if only noisy updates may reveal anything of the data.
 
     A random number stands in its place. Of a hash under a key of the site a server
     would learn whether two are equal, and so whether training has changed a model.
     """
-    if WEIGHTS_HASH not in reply.facts or not visit().policy.needs_clip:
+    if WEIGHTS_HASH not in reply.facts or not policy.needs_clip:
         return reply
     return replace(reply, facts={**reply.facts, WEIGHTS_HASH: secrets.token_hex(32)})
 
@@ -182,8 +182,8 @@ def introduce(
     partition: GraphPartition,
     store: ClientStore,
     *,
-    with_classes: bool,
-    is_own: bool,
+    node: NodeConfig,
+    policy: Policy,
 ) -> Parcel:
     """Say what a client's data look like, as far as its site and the run allow.
 
@@ -194,24 +194,25 @@ def introduce(
         Of the client.
     store : ClientStore
         Of its private state.
-    with_classes : bool
-        Whether graphs or nodes of each class may be counted.
-    is_own : bool
-        Whether the client is a site, which has data of its own.
+    node : mapping
+        Configuration of the node; a site has data of its own.
+    policy : Policy
+        Of the site.
 
     Raises
     ------
     PolicyError, DataError
         The site's policy or the run cannot take these data.
     """
-    visit().policy.check_data(resolved, partition)
+    policy.check_data(resolved, partition)
+    is_own = is_site(node)
     if is_own:
         check_elsewhere(resolved, partition)
     graphs = partition.graphs
     # A hash of the files would confirm a guess of every edge and label.
     is_private = resolved.privacy.is_on and is_own
     facts = resolved.method.client.introduction(resolved.params, store)
-    is_hidden = resolved.privacy.update_clip > 0 and is_site(visit().node)
+    is_hidden = resolved.privacy.update_clip > 0 and is_own
     facts = {**facts, **tell_data(partition, tells_labels=not is_hidden)}
     facts |= tell_plugins(resolved.plugin)
     if is_private:  # edges that are left out are edges
@@ -220,7 +221,7 @@ def introduce(
     # In a simulation nothing leaves the machine, and units can be compared unasked.
     is_free = not (is_own or resolved.privacy.is_on) and datasets.is_users(settings)
     asks = settings.tell_statistics or (is_free and kind == "regression")
-    if asks and visit().policy.statistics:
+    if asks and policy.statistics:
         is_binary = kind == "binary"
         facts[TELLS] = measure(partition, is_binary=is_binary).to_json()
     split = hash_split(partition, with_files=not is_private)
@@ -232,7 +233,7 @@ def introduce(
         tasks["tasks"] = json.dumps(partition.tasks)
         tasks["task-ids"] = json.dumps(partition.owned_tasks)
     is_classified = resolved.method.task.has_classes and not graphs.has_tasks
-    if with_classes and not graphs.has_tasks and not resolved.privacy.is_on:
+    if policy.pooled_evaluation and not (graphs.has_tasks or resolved.privacy.is_on):
         by_class = _count(CLASS_COUNT, graphs.y, graphs.num_classes)
     # Scores tell about as much; noise on updates hides labels.
     if is_classified and not resolved.privacy.update_clip:
@@ -252,7 +253,7 @@ def introduce(
             IDENTITY: identity(resolved, partition, store, is_own=is_own),
             RAW_HASH: "" if is_private else graphs.raw_sha256,
             **tasks,
-            **own_name(visit().node),
+            **own_name(node),
             **{TOLD + name: text for name, text in facts.items()},
         },
     )

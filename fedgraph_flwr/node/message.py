@@ -7,7 +7,7 @@ run, at a site even though a new process answers each message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from logging import INFO, WARNING, LogRecord, getLogger
 from pathlib import Path
@@ -36,6 +36,7 @@ from ..core.audit_log import (
 )
 from ..core.errors import FedGraphError, RunFailedError, StorageError, full_reason
 from ..core.privacy_settings import METRIC as PRIVACY
+from ..core.process import log_failure
 from ..core.wire import (
     AUDIT_HEAD,
     COMPUTE_S,
@@ -48,13 +49,13 @@ from ..core.wire import (
     select,
     unpack,
 )
-from .gate import VISIT, Visit, check_kind, for_others, let_out
+from .gate import Visit, check_kind, for_others, let_out
+from .introduce import own_name
 from .node_config import hosts_any, is_site
-from .policy import Policy, read_policy, resolve_at
+from .policy import OPEN, Policy, read_policy, resolve_at
 
 _COUNTS = (NUM_EXAMPLES, "num-train")  # metrics of a reply: to a round, to roll call
 _LOGGERS = (getLogger("flwr"), getLogger("flwr.fedgraph"))
-_Answer = Callable[[Message, Context], Message]  # a ClientApp
 
 
 # Warnings that this process has let through: of which log and run, and their text.
@@ -90,101 +91,108 @@ def _warned_once(run: int, audit: AuditLog | None) -> Iterator[None]:
             logger.removeFilter(is_new)
 
 
-def watch(message: Message, context: Context, answer: _Answer) -> Message:
-    """Answer a message; at a site let only out what its policy allows, and log it.
+class Watch:
+    """One message at a node: its policy is read, and a site writes down what is done.
 
     Parameters
     ----------
     message : Message
     context : Context
-    answer : callable
-        The app without this.
-
-    Raises
-    ------
-    RunFailedError
-        The site refuses the message; a refused roll call is a reply that says why.
     """
-    node = context.node_config
-    token = VISIT.set(Visit(node=node))
-    try:
-        if not is_site(node):
-            with _warned_once(context.run_id, None):
-                return answer(message, context)
-        return _Site(message, context).answer(answer)
-    finally:
-        VISIT.reset(token)
-
-
-class _Site:
-    """One message to a site."""
 
     def __init__(self, message: Message, context: Context) -> None:
         self._message, self._context = message, context
-        node = context.node_config
-        root = Path(str(node.get("state-dir", "")) or default_state_dir())
-        # A node that hosts no client of this app serves others, and keeps no log.
-        self._audit = AuditLog(root / FILE) if hosts_any(node) else None
-        self._visit = VISIT.get()
-        self._visit.policy, self._policy_sha256 = Policy(), ""  # until it is read
         self._kind = message.metadata.message_type
+        node = context.node_config
+        self._is_site, self._policy_sha256 = is_site(node), ""
+        # A node that hosts no client of this app serves others, and keeps no log.
+        self._audit = None
+        if self._is_site and hosts_any(node):
+            root = Path(str(node.get("state-dir", "")) or default_state_dir())
+            self._audit = AuditLog(root / FILE)
+        policy = Policy() if self._is_site else OPEN  # until it is read
+        self.visit = Visit(node=node, policy=policy)
 
-    def answer(self, answer: _Answer) -> Message:
-        """Do it all; no text of an error is in what is raised."""
-        with _warned_once(self._context.run_id, self._audit):
-            try:
-                content = self._content(answer)
-            except Exception as error:
-                reason = self._refuse(error)
-            else:
-                return Message(content, reply_to=self._message)
-        if self._kind != MessageType.QUERY:
-            raise RunFailedError(reason) from None
-        return Message(pack({}, {"error": reason}), reply_to=self._message)
+    def warned_once(self) -> AbstractContextManager[None]:
+        """Let warnings through that this run has not had yet, and write them down."""
+        return _warned_once(self._context.run_id, self._audit)
 
-    def _content(self, answer: _Answer) -> RecordDict:
-        message, context = self._message, self._context
+    def read(self) -> Visit:
+        """Read the policy and, at a site, write down what is asked.
+
+        Raises
+        ------
+        PolicyError, StorageError
+            The policy cannot be used, no policy knows this kind of message, or the
+            audit log cannot be written.
+        """
         try:
             self._read()
         finally:  # what is refused was asked too
-            self._write([self._asked()])
-        reply = answer(message, context)
-        content = let_out(self._visit, self._kind, message.content, reply.content)
-        entries = list(self._entries(reply.content, content))
-        head = self._write(entry.to_json() for entry in entries)
-        self._tell(entries)
-        if head:
+            if self._audit:
+                self._write([self._asked()])
+        return self.visit
+
+    def let_out(self, made: RecordDict) -> Message:
+        """Make the reply of what may leave, once the audit log has it.
+
+        Raises
+        ------
+        PolicyError, StorageError
+            The policy lets nothing out, or the audit log cannot be written.
+        """
+        if not self._is_site:
+            return Message(made, reply_to=self._message)
+        content = let_out(self.visit, self._kind, self._message.content, made)
+        if self._audit:
+            entries = list(self._entries(made, content))
+            head = self._write(entry.to_json() for entry in entries)
+            self._tell(entries)
             content.config_records["header"][AUDIT_HEAD] = head
-        return content
+        return Message(content, reply_to=self._message)
+
+    def refuse(self, error: Exception) -> Message:
+        """Write down why the whole message is refused; tell others what they may know.
+
+        Raises
+        ------
+        RunFailedError
+            Always, but at roll call: then the reply says why.
+        """
+        is_call = self._kind == MessageType.QUERY
+        what = "refused the roll call" if is_call else "cannot answer"
+        log_failure(f"this node {what}", error)
+        reason, about = full_reason(error), own_name(self._context.node_config)
+        if self._audit:
+            entry = Entry(**self._common(), outcome="refused", note=reason)
+            self._tell([entry])
+            try:
+                head = self._write(e.to_json() for e in self._refused(entry))
+                about[AUDIT_HEAD] = head
+            except StorageError as second:
+                log(WARNING, "%s", second)
+        if self._is_site:
+            reason = for_others(reason)
+        if is_call:
+            return Message(pack({}, {"error": reason, **about}), reply_to=self._message)
+        raise RunFailedError(reason) from None
 
     def _read(self) -> None:
         """Read the site's policy and, as far as that allows, what the run is."""
-        node = self._context.node_config
-        self._visit.policy, self._policy_sha256 = read_policy(node)
+        visit = self.visit
+        visit.policy, self._policy_sha256 = read_policy(visit.node)
         check_kind(self._kind)
-        # Without it each client fails for that reason, and says so.
-        with suppress(FedGraphError):
-            self._visit.resolved = resolve_at(
-                node, self._visit.policy, self._context.run_config
-            )
-
-    def _refuse(self, error: Exception) -> str:
-        """Write down a message that is refused; return what others may know."""
-        # What the app raises has the reason in full.
-        reason = str(error) if isinstance(error, RunFailedError) else full_reason(error)
-        entry = Entry(**self._common(), outcome="refused", note=reason)
-        self._tell([entry])
-        try:
-            self._write(e.to_json() for e in self._refused(entry))
-        except StorageError as second:
-            log(WARNING, "%s", second)
-        return for_others(reason)
+        if self._is_site:
+            with suppress(FedGraphError):  # for which it is refused later
+                visit.resolved = resolve_at(
+                    visit.node, visit.policy, self._context.run_config
+                )
 
     def _refused(self, entry: Entry) -> list[Entry]:
         """Entries of a refusal: for each client that has an account, what it spent."""
         found = []
-        for client, spent in sorted(self._visit.spent.items()):
-            before, note = self._visit.before[client], entry.note
+        for client, spent in sorted(self.visit.spent.items()):
+            before, note = self.visit.before[client], entry.note
             after: Mapping[str, float] = {}
             try:
                 after = spent()
@@ -203,11 +211,10 @@ class _Site:
         return found or [entry]
 
     def _write(self, records: Iterable[Mapping[str, Any]]) -> str:
-        return self._audit.add(records) if self._audit else ""
+        assert self._audit is not None
+        return self._audit.add(records)
 
     def _tell(self, entries: Iterable[Entry]) -> None:
-        if self._audit is None:
-            return
         for entry in entries:
             log(INFO, "%s", plain(entry.line()))
 
@@ -224,7 +231,7 @@ class _Site:
 
     def _asked(self) -> dict[str, Any]:
         """Line that is written before the message is answered."""
-        resolved, received = self._visit.resolved, record_bytes(self._message.content)
+        resolved, received = self.visit.resolved, record_bytes(self._message.content)
         found = {
             "event": ASKED,
             **self._common(),
@@ -238,16 +245,13 @@ class _Site:
         return {k: v for k, v in found.items() if v not in (None, "")}
 
     def _entries(self, made: RecordDict, content: RecordDict) -> Iterator[Entry]:
-        """One entry for each client of the reply, or one for a refused roll call.
+        """One entry for each client of the reply.
 
         Scores are those of the reply that was made, before any were withheld.
         """
-        measured, about = unpack(made)
+        measured, _ = unpack(made)
         parcels, _ = unpack(content)
         common = self._common()
-        if reason := str(about.get("error", "")):
-            yield Entry(**common, outcome="refused", note=reason)
-            return
         received, sent = record_bytes(self._message.content), record_bytes(content)
         remark = self._remarks()
         hashes = digests(content)
@@ -258,13 +262,13 @@ class _Site:
                 received=received.get(client, {}),
                 sent=sent.get(client, {}),
                 sha256=hashes[client],
-                spent_before=select(PRIVACY, self._visit.before.get(client, {})),
+                spent_before=select(PRIVACY, self.visit.before.get(client, {})),
                 spent_after=select(PRIVACY, parcel.metrics),
-                consents=self._visit.consents.get(client, []),
-                withheld=self._visit.withheld.get(client, []),
+                consents=self.visit.consents.get(client, []),
+                withheld=self.visit.withheld.get(client, []),
                 seconds=round(parcel.metrics.get(COMPUTE_S, 0.0), 3),
                 **self._outcome(parcel, measured[client].metrics),
-                note=self._visit.failures.get(client) or remark(client, parcel),
+                note=self.visit.failures.get(client) or remark(client, parcel),
             )
 
     def _outcome(
@@ -273,7 +277,7 @@ class _Site:
         """Outcome, examples, loss and score of one client."""
         if parcel.error:
             return {"outcome": "failed"}
-        resolved = self._visit.resolved
+        resolved = self.visit.resolved
         counts = [int(metrics[name]) for name in _COUNTS if name in metrics]
         found = {
             "outcome": "ok",
@@ -290,7 +294,7 @@ class _Site:
 
     def _remarks(self) -> Callable[[int, Parcel], str]:
         """Return what says, of a client and its reply, what the method remarks."""
-        resolved = self._visit.resolved
+        resolved = self.visit.resolved
         has_mail = self._kind in (MessageType.TRAIN, MessageType.EVALUATE)
         if not has_mail or resolved is None:
             return lambda *_: ""

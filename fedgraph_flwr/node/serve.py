@@ -1,4 +1,4 @@
-"""What one message asks of the clients of a node: each is made, asked and watched."""
+"""What one message asks of the clients of a node: each is made, asked and timed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from flwr.app import Context
+from flwr.app import Context, MessageType
 
 import datasets
 from clients.privacy.site import (
@@ -32,8 +32,9 @@ from clients.store import (
     is_known,
 )
 
+from ..core import plugins
 from ..core.data import GraphPartition
-from ..core.errors import DataError, FedGraphError, WireError, full_reason
+from ..core.errors import ConfigError, DataError, FedGraphError, WireError, full_reason
 from ..core.privacy_settings import METRIC as PRIVACY
 from ..core.process import Kept, choose_device, log_failure
 from ..core.rules import MOST_ROUNDS
@@ -47,6 +48,7 @@ from ..core.wire import (
     SERVER_ROUND,
     SPENT,
     STARTED_AT,
+    TIMING,
     Lives,
     Parcel,
     Scalar,
@@ -55,73 +57,137 @@ from ..core.wire import (
 from ..core.words import group_reasons, name_clients, shortened
 from ..resolve import Resolved
 from ..results.model_files import keep_own_model
-from .gate import visit
-from .introduce import guarded, identity, score_elsewhere
+from .gate import Visit
+from .introduce import guarded, identity, introduce, score_elsewhere
 from .node_config import FRESH_START, NodeConfig, is_site, trusted_peers
+from .policy import Policy, agree_at
 
 if TYPE_CHECKING:
     import torch
 
     from clients.base import GraphClient
-    from clients.classic import Header
     from clients.graphs.batching import ClientData
 
 
-Answer = Callable[[int, Parcel], Parcel]
+def agree(visit: Visit, run_config: Mapping[str, Any]) -> tuple[Resolved, list[int]]:
+    """Return the run as this node takes it, and the ids of the clients hosted here.
+
+    Raises
+    ------
+    PolicyError, ConfigError
+        As :func:`~fedgraph_flwr.node.policy.agree_at`.
+    """
+    if plugins.named_in(run_config):  # whose files are compared with their pins
+        resolved, hosted = agree_at(visit.node, visit.policy, run_config)
+    else:
+        node, config = tuple(visit.node.items()), tuple(run_config.items())
+        resolved, hosted = _agreed(node, visit.policy, config)
+    import torch  # here: a message that is refused needs none
+
+    torch.set_num_threads(resolved.settings.torch_threads)
+    return resolved, hosted
 
 
-def answer_all(
-    ids: Sequence[int],
+@lru_cache(maxsize=8)
+def _agreed(
+    node: tuple[tuple[str, Any], ...],
+    policy: Policy,
+    config: tuple[tuple[str, Any], ...],
+) -> tuple[Resolved, list[int]]:
+    return agree_at(dict(node), policy, dict(config))
+
+
+def serve(
+    visit: Visit,
+    kind: str,
+    context: Context,
+    resolved: Resolved,
     parcels: Mapping[int, Parcel],
-    answer: Answer,
+    header: Mapping[str, Scalar],
 ) -> dict[int, Parcel]:
-    """Answer for each client; one that raises is reported and the others go on."""
-    replies: dict[int, Parcel] = {}
-    failed: dict[int, Exception] = {}
+    """Ask each client; one that fails is reported, and the others go on.
+
+    Parameters
+    ----------
+    visit : Visit
+        What the site allows; what is done for each client is noted there.
+    kind : str
+        Of the message.
+    context : Context
+    resolved : Resolved
+        The run, with the node's own folders.
+    parcels : mapping of int to Parcel
+        What each client is sent.
+    header : mapping
+        What all of them are told.
+
+    Returns
+    -------
+    dict of int to Parcel
+        Of each client whose state is on the disk a reply, of others why they failed.
+    """
     import torch
 
+    lives = Lives.from_text(context.run_id, header.get(EARLIER_RUNS, ""))
+    unsaved, root, experiment = Unsaved(), state_root(resolved), ""
+    replies: dict[int, Parcel] = {}
+    failed: dict[int, Exception] = {}
+    refused: ConfigError | None = None
     # Vanishing gradients become denormal numbers, which CPUs compute 10x slower.
     torch.set_flush_denormal(True)
-    for client_id in ids:
+    for client_id, parcel in sorted(parcels.items()):
         started_at, begin = time.time(), time.perf_counter()
         try:
-            reply = answer(client_id, parcels.get(client_id, Parcel()))
-        except FailedAfterDrawing as drawn:
-            failed[client_id] = error = drawn.why()
-            reply = Parcel(error=full_reason(error), metrics=drawn.spent)
+            if refused:
+                raise refused.with_traceback(None)
+            experiment = experiment or _bound(kind, context, resolved, header)
+            if resolved.params.is_sealed:
+                begin_folder(root, experiment, client_id)
+            store = ClientStore(
+                root, experiment, client_id=client_id, lives=lives, unsaved=unsaved
+            )
+            if kind == MessageType.QUERY:
+                reply = _introduced(visit, resolved, store)
+            else:
+                client = _ready(visit, kind, resolved, store, parcel)
+                if kind == MessageType.TRAIN:
+                    reply = client.participate(parcel, header)
+                elif kind == MessageType.EVALUATE:
+                    reply = _assessed(visit, resolved, client, parcel, header)
+                else:
+                    reply = Parcel(arrays=client.opening())
+                reply = guarded(reply, visit.policy)
         except Exception as error:  # one client's failure is not its neighbours'
-            failed[client_id] = error
-            reply = Parcel(error=full_reason(error))
+            failed[client_id], reply = _failure(error, visit.spent.get(client_id))
+            is_of_all = kind == MessageType.QUERY and datasets.is_cut(resolved.settings)
+            if is_of_all and isinstance(error, ConfigError):
+                refused = error  # each would load all data, and say the same
         timing = {STARTED_AT: started_at, COMPUTE_S: time.perf_counter() - begin}
         replies[client_id] = replace(reply, metrics={**reply.metrics, **timing})
     torch.set_flush_denormal(False)
     reasons = {c: full_reason(error) for c, error in failed.items()}
     for clients, _ in group_reasons(reasons):  # in full, and each reason once
         log_failure(f"{name_clients(clients)} failed", failed[clients[0]])
+    try:
+        unsaved.commit()
+    except FedGraphError as error:
+        log_failure(f"{name_clients(sorted(unsaved.clients))} failed", error)
+        for client_id in unsaved.clients:
+            metrics = replies[client_id].metrics.items()
+            kept = {k: v for k, v in metrics if k.startswith((PRIVACY, *TIMING))}
+            replies[client_id] = Parcel(error=full_reason(error), metrics=kept)
     return replies
 
 
-def _failed(reply: Parcel, error: Exception) -> Parcel:
-    """Reply of a client whose state is lost: what it drew and took, and the error."""
-    kept = {
-        name: value
-        for name, value in reply.metrics.items()
-        if name.startswith(PRIVACY) or name in (STARTED_AT, COMPUTE_S)
-    }
-    return Parcel(error=full_reason(error), metrics=kept)
-
-
-class FailedAfterDrawing(Exception):
-    """A client failed, and the server must know what it had spent of its privacy."""
-
-    def __init__(self, spent: Mapping[str, float]) -> None:
-        super().__init__()
-        self.spent = dict(spent)
-
-    def why(self) -> Exception:
-        """Return what was raised."""
-        assert isinstance(self.__cause__, Exception)
-        return self.__cause__
+def _failure(
+    error: Exception, spent: Callable[[], Mapping[str, float]] | None
+) -> tuple[Exception, Parcel]:
+    """Reply of a client that failed: the server must know what it had spent before."""
+    try:
+        metrics = spent() if spent else {}
+    except FedGraphError as unread:
+        error, metrics = unread, {}
+    return error, Parcel(error=full_reason(error), metrics=metrics)
 
 
 kept_data: Kept[ClientData] = Kept()  # by all that `load_data` depends on
@@ -187,98 +253,82 @@ def clear_kept() -> None:
     kept_data.clear()
 
 
-Action: TypeAlias = "Callable[[GraphClient[Any], Parcel, Header], Parcel]"
+def _bound(
+    kind: str, context: Context, resolved: Resolved, header: Mapping[str, Scalar]
+) -> str:
+    """Return the name of the experiment that this run is bound to.
 
-
-class Asked:
-    """What a message asks of clients of this node."""
-
-    def __init__(
-        self,
-        context: Context,
-        resolved: Resolved,
-        parcels: Mapping[int, Parcel],
-        header: Mapping[str, Scalar],
-        action: Action,
-    ) -> None:
-        self._context, self._resolved = context, resolved
-        self._lives = Lives.from_text(context.run_id, header.get(EARLIER_RUNS, ""))
-        self._parcels, self._header, self._action = parcels, header, action
-        self._is_own = is_site(context.node_config)
-        self._unsaved = Unsaved()
-
-    def replies(self) -> dict[int, Parcel]:
-        """Answer for each client whose state is on the disk; others have failed."""
-        replies = answer_all(sorted(self._parcels), self._parcels, self._answer)
-        try:
-            self._unsaved.commit()
-        except FedGraphError as error:
-            lost = self._unsaved.clients
-            log_failure(f"{name_clients(sorted(lost))} failed", error)
-            replies |= {c: _failed(replies[c], error) for c in lost}
-        return replies
-
-    @cached_property  # once per message; what is refused is refused to every client
-    def _experiment(self) -> str:
-        root, config = state_root(self._resolved), self._resolved.to_config()
-        run_id = self._context.run_id
-        experiment = str(self._header.get(EXPERIMENT, ""))
-        # A site that lost its disk, and may begin afresh, has no roll call to remember.
-        if _may_restart(self._context.node_config) and not is_known(root, experiment):
-            bind_run(root, run_id, experiment, config)
-        check_run(root, run_id, experiment)
-        bind_config(root, experiment, config)
+    Raises
+    ------
+    WireError
+        The message names another one.
+    """
+    root, config = state_root(resolved), resolved.to_config()
+    experiment = str(header.get(EXPERIMENT, ""))
+    if kind == MessageType.QUERY:  # which has bound it
         return experiment
+    # A site that lost its disk, and may begin afresh, has no roll call to remember.
+    if _may_restart(context.node_config) and not is_known(root, experiment):
+        bind_run(root, context.run_id, experiment, config)
+    check_run(root, context.run_id, experiment)
+    bind_config(root, experiment, config)
+    return experiment
 
-    def _ready(self, client_id: int) -> GraphClient[Any]:
-        parcel, resolved = self._parcels[client_id], self._resolved
-        check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND))
-        root = state_root(resolved)
-        if resolved.params.is_sealed:
-            begin_folder(root, self._experiment, client_id)
-        store = ClientStore(
-            root,
-            self._experiment,
-            client_id=client_id,
-            lives=self._lives,
-            unsaved=self._unsaved,
-        )
-        policy = visit().policy
-        site = resolved.site(
-            store,
-            is_secret=self._is_own,
-            edge_budget=policy.edge_epsilon_max or math.inf,
-            update_budget=policy.update_epsilon_max or math.inf,
-            update_delta=policy.update_delta,
-        )
-        visit().releases[client_id] = site.released
-        partition = _check_memory(resolved, client_id, store, site, parcel)
-        spent = partial(site.spent, partition) if resolved.privacy.is_on else dict
-        if self._is_own and client_id not in visit().spent:  # for the audit log
-            visit().before[client_id], visit().spent[client_id] = spent(), spent
-        node = self._context.node_config
-        try:
-            return _make_client(resolved, client_id, store, site, node)
-        except Exception as error:  # noisy graphs may have been drawn for it
-            raise FailedAfterDrawing(spent()) from error
 
-    def _answer(self, client_id: int, parcel: Parcel) -> Parcel:
-        client = self._ready(client_id)
-        try:
-            reply = self._action(client, parcel, self._header)
-            if self._action is assess_one:
-                device = client.job.device
-                reply = score_elsewhere(
-                    self._resolved,
-                    client,
-                    reply,
-                    parcel.facts.get(DATA_OF_ALL),
-                    load=lambda c: load_data(self._resolved, c, device, None),
-                    is_own=self._is_own,
-                )
-            return guarded(reply)
-        except Exception as error:  # what it drew before is paid for all the same
-            raise FailedAfterDrawing(client.spent()) from error
+def _introduced(visit: Visit, resolved: Resolved, store: ClientStore) -> Parcel:
+    device = choose_device(resolved.settings.device)
+    partition = load_data(resolved, store.client_id, device, None).partition
+    return introduce(resolved, partition, store, node=visit.node, policy=visit.policy)
+
+
+def _ready(
+    visit: Visit, kind: str, resolved: Resolved, store: ClientStore, parcel: Parcel
+) -> GraphClient[Any]:
+    """Make a client, with its account of privacy, once its memory is checked."""
+    policy, client_id = visit.policy, store.client_id
+    check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND))
+    site = resolved.site(
+        store,
+        is_secret=is_site(visit.node),
+        edge_budget=policy.edge_epsilon_max or math.inf,
+        update_budget=policy.update_epsilon_max or math.inf,
+        update_delta=policy.update_delta,
+    )
+    visit.releases[client_id] = site.released
+    partition = _check_memory(visit, resolved, store, site, parcel)
+    if resolved.privacy.is_on:
+        spent = visit.spent[client_id] = partial(site.spent, partition)
+        if site.is_secret:  # for the audit log
+            visit.before[client_id] = spent()
+    client = _make_client(resolved, client_id, store, site, visit.node)
+    if kind == MessageType.TRAIN and client_id in resolved.settings.never_train:
+        raise WireError(
+            f"client {client_id} is asked to train, but held-out-clients of the run"
+            " config holds it out; both ends must run the same version of"
+            " fedgraph_flwr"
+        )
+    return client
+
+
+def _assessed(
+    visit: Visit,
+    resolved: Resolved,
+    client: GraphClient[Any],
+    parcel: Parcel,
+    header: Mapping[str, Scalar],
+) -> Parcel:
+    """Measure the last model, and keep it at this site."""
+    reply = client.assess(parcel, header)
+    if not resolved.settings.dry_run:
+        keep_own_model(client, reply, rounds=int(header[SERVER_ROUND]) - 1)
+    return score_elsewhere(
+        resolved,
+        client,
+        reply,
+        parcel.facts.get(DATA_OF_ALL),
+        load=lambda c: load_data(resolved, c, client.job.device, None),
+        is_own=is_site(visit.node),
+    )
 
 
 def check_round(name: str, value: Scalar | None) -> None:
@@ -330,33 +380,9 @@ def state_root(resolved: Resolved) -> Path:
     return Path(configured) if configured else default_state_dir()
 
 
-def train_one(client: GraphClient[Any], parcel: Parcel, header: Header) -> Parcel:
-    """Train a client, unless the run holds it out from training."""
-    if client.job.client_id in client.job.settings.never_train:
-        raise WireError(
-            f"client {client.job.client_id} is asked to train, but held-out-clients of"
-            " the run config holds it out; both ends must run the same version of"
-            " fedgraph_flwr"
-        )
-    return client.participate(parcel, header)
-
-
-def open_one(client: GraphClient[Any], _: Parcel, __: Header) -> Parcel:
-    """Ask a client for what it gives to other clients before round 1."""
-    return Parcel(arrays=client.opening())
-
-
-def assess_one(client: GraphClient[Any], parcel: Parcel, header: Header) -> Parcel:
-    """Measure the last model, and keep it at this site."""
-    reply = client.assess(parcel, header)
-    if not client.job.settings.dry_run:
-        keep_own_model(client, reply, rounds=int(header[SERVER_ROUND]) - 1)
-    return reply
-
-
 def _check_memory(
+    visit: Visit,
     resolved: Resolved,
-    client_id: int,
     store: ClientStore,
     site: PrivateSite,
     parcel: Parcel,
@@ -366,9 +392,10 @@ def _check_memory(
     Before anything is drawn: an account that was lost and charged anew may say the
     same. Return the client's data.
     """
+    client_id = store.client_id
     device = choose_device(resolved.settings.device)
     partition = load_data(resolved, client_id, device, None).partition
-    visit().policy.check_data(resolved, partition)
+    visit.policy.check_data(resolved, partition)
     known = parcel.facts.get(SAME_DATA)
     own = identity(resolved, partition, store, is_own=site.is_secret)
     if known and known != own:

@@ -20,7 +20,6 @@ from matrix import one_per_strategy
 from clients.base import GraphClient
 from clients.privacy import site as privacy_site
 from clients.privacy.gaussian import epsilon_of
-from fedgraph_flwr import client_app
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.core.errors import DataError, PolicyError, RunFailedError
 from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING
@@ -32,7 +31,8 @@ from fedgraph_flwr.core.wire import (
     pack,
     unpack,
 )
-from fedgraph_flwr.node.policy import Policy
+from fedgraph_flwr.node import serve
+from fedgraph_flwr.node.policy import OPEN, Policy
 from fedgraph_flwr.resolve import defaults
 from simulations.inline import InlineGrid
 
@@ -492,12 +492,12 @@ def test_sealed_letters_leave_a_site_that_seals(run, tmp_path, left):
 
 
 def test_counts_by_class_need_consent_at_the_gate_too(run, tmp_path, monkeypatch, left):
-    introduce = client_app.introduce
+    introduce = serve.introduce
 
     def telling(*args, **kw):
-        return introduce(*args, **{**kw, "with_classes": True})
+        return introduce(*args, **{**kw, "policy": OPEN})
 
-    monkeypatch.setattr(client_app, "introduce", telling)
+    monkeypatch.setattr(serve, "introduce", telling)
     with pytest.raises(DataError, match=r"\(pooled-evaluation\)"):
         run("fedavg", node_configs=sites(tmp_path, min_examples=1))
     assert "class-count" not in str(left)

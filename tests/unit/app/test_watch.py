@@ -126,7 +126,7 @@ def test_nothing_is_answered_that_cannot_be_written_down(run, tmp_path, monkeypa
     (tmp_path / "audit.jsonl").mkdir()
     site = {"clients": "0,1,2", "state-dir": str(tmp_path)}
     seen = []
-    monkeypatch.setattr(client_app, "_prepare", lambda *_: seen.append(1))
+    monkeypatch.setattr(client_app, "agree", lambda *_: seen.append(1))
     with pytest.raises(RunFailedError, match="StorageError: see docs/failures"):
         run("fedavg", node_configs=[site])
     assert not seen

@@ -19,7 +19,6 @@ from fedgraph_flwr import registry
 from fedgraph_flwr.core.errors import ConfigError, RunFailedError, WireError
 from fedgraph_flwr.core.wire import Parcel, select, unpack
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF, FedSagePlusParams
-from fedgraph_flwr.node import serve
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.results.run_file import RunFile
 from simulations.inline import InlineGrid
@@ -294,7 +293,7 @@ def test_the_same_bytes_on_any_number_of_nodes_in_any_order(cross, monkeypatch):
 def test_a_client_of_another_method_has_nothing_to_open_with(tmp_path):
     client = toys.make_client(tmp_path, "fedavg")
     with pytest.raises(WireError, match="client 0 is asked for an opening, which its"):
-        serve.open_one(client, Parcel(), {})
+        client.opening()
 
 
 def test_others_are_sorted_by_number_and_not_by_name(tmp_path):

@@ -20,6 +20,7 @@ from fedgraph_flwr.core.data import SPLITS
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.node.introduce import introduce
+from fedgraph_flwr.node.policy import OPEN
 from fedgraph_flwr.resolve import defaults, resolve
 from strategies.directory import read_introduction
 
@@ -348,7 +349,7 @@ def test_clients_introduce_themselves_by_tasks_and_not_by_classes(chains, tmp_pa
     object.__setattr__(run, "settings", chains(device="cpu"))
     partition = datasets.load_partition(run.settings, 1)
     store = toys.ClientStore(tmp_path, "an-experiment", client_id=1)
-    parcel = introduce(run, partition, store, with_classes=True, is_own=False)
+    parcel = introduce(run, partition, store, node={}, policy=OPEN)
     info = read_introduction(1, 7, parcel)
     assert (info.tasks, info.class_counts, info.num_classes) == (("p_np",), (), 1)
 

@@ -13,6 +13,7 @@ from datasets.own.infer import infer_schema
 from datasets.tabular.schema_file import read_schema
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.node.introduce import introduce
+from fedgraph_flwr.node.policy import Policy
 from fedgraph_flwr.resolve import defaults, resolve
 
 N = 60
@@ -109,7 +110,8 @@ def test_the_share_is_logged_and_told_unless_edges_are_hidden(tmp_path, caplog, 
     partition = load_partition(run.settings, 0)
     assert f"{folder}: left out, as rows do not fit or name what is " in caplog.text
     store = toys.ClientStore(tmp_path, "an-experiment", client_id=0)
-    facts = introduce(run, partition, store, with_classes=False, is_own=True).facts
+    node = {"clients": "0"}
+    facts = introduce(run, partition, store, node=node, policy=Policy()).facts
     assert facts.get("told/left-out") == (None if noise else "10 % of edges")
 
 
