@@ -277,12 +277,14 @@ def record_sizes(content: RecordDict) -> Iterator[tuple[int, str, int]]:
     of its own. The header counts for client -1. Records without a name of ours do not
     count.
     """
+    sizes: dict[int, int] = {}  # of records that several clients share, once
     for name, record in content.items():
-        if name == _HEADER:
-            yield -1, name, _serialized_bytes(record)
-            continue
-        if match := _NAME.fullmatch(name):
-            yield int(match["client"]), match["kind"], _serialized_bytes(record)
+        match = _NAME.fullmatch(name)
+        if match or name == _HEADER:
+            if id(record) not in sizes:
+                sizes[id(record)] = _serialized_bytes(record)
+            client, kind = (match["client"], match["kind"]) if match else (-1, name)
+            yield int(client), kind, sizes[id(record)]
 
 
 def _serialized_bytes(record: _Record) -> int:

@@ -19,9 +19,9 @@ import datasets
 from clients.base import GraphClient
 from clients.job import ModelSpec
 from clients.tasks.scores import (
-    average_precision,
     mean_absolute_error,
     of_classes,
+    precision,
     roc_auc,
 )
 
@@ -159,7 +159,7 @@ class Predictions:
         if metric == "accuracy":
             return float((outputs.argmax(1) == labels).mean())
         if metric == AVERAGE_PRECISION:
-            return of_classes(average_precision, outputs, labels, self.sought)
+            return of_classes(precision, outputs, labels, self.sought)
         if metric == SCALED:
             by = np.array(self.spreads)
             return mean_absolute_error(outputs / by, labels / by).mean

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 from sklearn import metrics
 
-from clients.tasks.scores import average_precision, class_scores, f1_and_auc, of_classes
+from clients.tasks import scores
+from clients.tasks.scores import auc, class_scores, f1_and_auc, of_classes, precision
 from fedgraph_flwr.core.embedding_scores import class_f1
 
 
@@ -96,15 +97,15 @@ def test_average_precision_is_scikit_learns(num_classes, seed):
     for rarest in (0, 1, None):  # None: no site tells its classes
         is_known = num_classes == 2 and rarest is not None
         expected = of_class[rarest] if is_known else np.mean(of_class)
-        found = of_classes(average_precision, logits, y, rarest)
+        found = of_classes(precision, logits, y, rarest)
         assert found == pytest.approx(expected)
 
 
 def test_of_labels_of_one_class_nothing_can_be_ranked():
     for logits, y in ((np.eye(2), [1, 1]), (np.zeros((2, 1)), [0, 0])):
-        assert np.isnan(of_classes(average_precision, logits, np.array(y), 1))
+        assert np.isnan(of_classes(precision, logits, np.array(y), 1))
     endless = np.array([[np.inf, 0.0], [0.0, 1.0]])
-    assert np.isnan(of_classes(average_precision, endless, np.array([0, 1]), 1))
+    assert np.isnan(of_classes(precision, endless, np.array([0, 1]), 1))
 
 
 def test_a_constant_prediction_is_named_beside_what_it_reaches():
@@ -123,3 +124,17 @@ def test_a_constant_prediction_is_named_beside_what_it_reaches():
 
 def test_a_data_set_of_one_class_has_no_roc_auc():
     assert scored(np.zeros((2, 1)), [0, 0]) == {"macro-f1": 1.0}
+
+
+@pytest.mark.parametrize("score", [precision, auc])
+@pytest.mark.parametrize("ties", [False, True])
+def test_classes_at_once_have_the_bits_of_each_by_itself(score, ties):
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        size, classes = int(rng.integers(1, 400)), int(rng.integers(2, 8))
+        odds = rng.normal(size=(classes, size))
+        odds = np.round(odds, 1) if ties else odds
+        is_class = rng.integers(classes, size=size) == np.arange(classes)[:, None]
+        found = scores._by_class(score, odds, is_class)
+        each = [score(odds[k], is_class[k]) for k in range(classes)]
+        np.testing.assert_array_equal(found, each)
