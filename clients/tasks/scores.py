@@ -103,6 +103,7 @@ def _by_class(
     hits = np.take_along_axis(is_class, order, axis=1)
     seen, places = np.cumsum(hits, axis=1), np.arange(1, size + 1)
     positive = seen[:, -1]
+    found: NDArray[np.float64]
     with np.errstate(divide="ignore", invalid="ignore"):
         if score is auc:
             ranks = (hits * (size + 1.0 - places)).sum(axis=1)
