@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..core.errors import DataError
 from ..results.pooled import Omega, as_omega, correlation, read_covariances, read_rounds
 from ..results.reader import read_matrices, read_npz, read_summary
-from .style import GREY, PALETTE, bare, line, run_title, save
+from .style import GREY, PALETTE, bare, head, line, run_title, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,13 +62,7 @@ def _relation_figure(
         _number(axes, len(matrices[t]))
     figure.colorbar(drawn, ax=[left, middle], shrink=0.8)
     _change(right, name, matrices)
-    figure.suptitle(
-        f"{_WORDS[name]}: {run_title(summary)}",
-        x=0.01,
-        ha="left",
-        fontsize=12,
-        fontweight="bold",
-    )
+    head(figure, f"{_WORDS[name]}: {run_title(summary)}", "")
     return figure
 
 
@@ -236,21 +230,10 @@ def _task_figure(
     assert image is not None
     bar = figure.colorbar(image, ax=panels, fraction=0.02, pad=0.01)
     bar.ax.tick_params(labelsize=7)
-    figure.suptitle(
-        f"How tasks relate: {run_title(summary)}, round {server_round}\n",
-        fontsize=11,
-        fontweight="bold",
-        x=0.01,
-        ha="left",
-    )
-    figure.text(
-        0.01,
-        1 - 0.40 / figure.get_figheight(),
-        "correlation of heads in each client's Omega; framed: its own tasks; grey: not"
-        " known to it",
-        fontsize=7.5,
-        color=GREY,
-        va="center",
+    head(
+        figure,
+        f"How tasks relate: {run_title(summary)}, round {server_round}",
+        "correlations by each client's Omega; framed: own; grey: not known",
     )
     return figure
 
@@ -294,57 +277,36 @@ def draw_facts(facts: Mapping[str, Any], path: Path) -> Path:
 
     Clients that reach each other have one colour; those that are gone are hollow.
     """
-    return save(_network_figure(facts), path)
-
-
-def _network_figure(facts: Mapping[str, Any]) -> Figure:
     import networkx as nx
     from matplotlib.figure import Figure
 
     gone = set(facts["dropped_out"])
-    colour = {
-        c: PALETTE[k % len(PALETTE)]
-        for k, part in enumerate(facts["rest"])
-        for c in part
-    }
+    colours = dict.fromkeys(gone, "white")
+    for k, part in enumerate(facts["rest"]):
+        colours |= dict.fromkeys(part, PALETTE[k % len(PALETTE)])
     graph = nx.Graph()
-    graph.add_nodes_from(sorted({*gone, *colour}))
+    graph.add_nodes_from(sorted(colours))
     graph.add_edges_from(map(tuple, facts["edges"]))
-    place = nx.circular_layout(graph)
+    is_cut = [bool({*edge} & gone) for edge in graph.edges]
     figure = Figure(figsize=(5, 5.3), layout="constrained", dpi=150)
     axes = figure.add_subplot()
-    for one, other in graph.edges:
-        is_cut = bool({one, other} & gone)
-        axes.plot(
-            *zip(place[one], place[other], strict=True),
-            color="0.8" if is_cut else GREY,
-            linestyle=":" if is_cut else "-",
-            linewidth=1.2,
-            zorder=1,
-        )
-    for client, (x, y) in place.items():
-        is_gone = client in gone
-        axes.scatter(
-            x,
-            y,
-            s=420,
-            facecolor="white" if is_gone else colour[client],
-            edgecolor=GREY if is_gone else "white",
-            zorder=2,
-        )
-        axes.annotate(
-            str(client),
-            (x, y),
-            ha="center",
-            va="center",
-            color=GREY if is_gone else "white",
-            fontsize=10,
-        )
+    nx.draw_networkx(
+        graph,
+        nx.circular_layout(graph),
+        ax=axes,
+        node_size=420,
+        node_color=[colours[client] for client in graph],
+        edgecolors=[GREY if client in gone else "white" for client in graph],
+        edge_color=["0.8" if cut else GREY for cut in is_cut],
+        style=[":" if cut else "-" for cut in is_cut],
+        font_color={client: GREY if client in gone else "white" for client in graph},
+        font_size=10,
+    )
     axes.set_title(_title(facts), fontsize=10)
     axes.set_aspect("equal")
     axes.set_axis_off()
     axes.margins(0.15)
-    return figure
+    return save(figure, path)
 
 
 def _title(facts: Mapping[str, Any]) -> str:
