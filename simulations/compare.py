@@ -178,7 +178,13 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
     is_headline = all(r["metric"] == metric or not metric for r in measured)
     model = model_of(str(group.runs[0].summary.get("task")))
     targets = {
-        label: _at_rule(target, model.rule, rule)
+        # The paper's score stands beside the rule by which runs are compared.
+        label: replace(
+            target,
+            scores={
+                rule if m == model.rule else m: v for m, v in target.scores.items()
+            },
+        )
         for label, runs in group.rows.items()
         if is_headline and (target := _target(model, runs[0])) is not None
     }
@@ -187,9 +193,10 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
     if model.task != ANY_TASK and START in results and results[START].notna().all():
         differences += [(row, OWN_START) for row in group.rows]
     data = group.data and f", data {group.data}"
+    split = group.runs[0].summary.get("split", "test")
     shown = StudyTable(
-        title=f"{group.dataset}: {_metric(group.runs[0], metric)}, {group.split[2]}"
-        f" clients{data}",
+        title=f"{group.dataset}: {split} {metric or group.metric},"
+        f" {group.split[2]} clients{data}",
         rows=tuple(group.rows),
         differences=tuple(differences),
         notes=tuple(_notes(group, rule, model)),
@@ -240,17 +247,6 @@ def _preset(run: Run) -> tuple[str, dict[str, Value]]:
     same = RESUME_MAY_CHANGE - {"num-server-rounds"}
     same |= {"shared-group"} if run.method == "local" else set()
     return preset, {k: v for k, v in other.items() if k not in same}
-
-
-def _at_rule(target: Target, old: str, new: str) -> Target:
-    """Put the paper's score beside the rule by which runs are compared."""
-    scores = {new if m == old else m: score for m, score in target.scores.items()}
-    return replace(target, scores=scores)
-
-
-def _metric(run: Run, metric: str) -> str:
-    name = metric or run.summary.get("metric")
-    return f"{run.summary.get('split', 'test')} {name}"
 
 
 def _notes(group: Group, rule: str, model: Study) -> list[str]:

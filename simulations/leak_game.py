@@ -9,9 +9,7 @@ noise, which depends on a secret of the client, is not.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -162,16 +160,23 @@ def ratios(values: Floats | float, epsilon: float, *, is_rounded: bool) -> Float
     return np.asarray(found, np.float64)
 
 
-def play(game: Game, world: int, trial: str, root: Path) -> Sight:
+def play(game: Game, world: int, trial: str) -> Sight:
     """Let the client of ``world`` answer one train message, with noise of its own.
 
     The noise is a function of ``trial``. Without noise it is the seed of batches and
-    dropout, which the attacker then does *not* know: trials would be equal else. Files
-    of the client lie below ``root``, and are deleted.
+    dropout, which the attacker then does *not* know: trials would be equal else. The
+    client's files, with its accounts, are deleted afterwards.
     """
+    torch.set_num_threads(1)
+    memory = Path("/dev/shm")  # accounts are flushed to the disk at every draw
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as root:
+        return _play(game, world, trial, Path(root))
+
+
+def _play(game: Game, world: int, trial: str, root: Path) -> Sight:
     resolved, views, total = game.resolved, list[float](), 0.0
     privacy, settings = resolved.privacy, resolved.settings
-    store = ClientStore(root / "state", trial.replace("/", "-"), client_id=0)
+    store = ClientStore(root, trial.replace("/", "-"), client_id=0)
     store.folder.mkdir(parents=True)
     (store.folder / SECRET).write_text(trial)
     site = resolved.site(store, is_secret=True)
@@ -206,7 +211,6 @@ def play(game: Game, world: int, trial: str, root: Path) -> Sight:
 
         client.look = watched
     sent, _, metrics = client.fit(list(game.start), {SERVER_ROUND: 1})
-    shutil.rmtree(root / "state")  # with its accounts, which would grow
     moved = [(a - b).ravel() for a, b in zip(sent, game.start, strict=True)]
     published = [float(metrics[k]) for k in sorted(metrics) if not k.startswith(METRIC)]
     epsilon = float(metrics.get(f"{METRIC}edge-epsilon", np.inf))
@@ -214,14 +218,6 @@ def play(game: Game, world: int, trial: str, root: Path) -> Sight:
     return Sight(update, np.array(published), total, views, epsilon)
 
 
-def play_here(game: Game, trials: Sequence[tuple[int, str]]) -> list[Sight]:
-    """Play trials in this process, one after the other."""
-    torch.set_num_threads(1)
-    memory = Path("/dev/shm")  # ledgers are flushed to the disk at every draw
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as root:
-        return [play(game, world, trial, Path(root)) for world, trial in trials]
-
-
-def play_part(setting: Setting, trials: Sequence[tuple[int, str]]) -> list[Sight]:
-    """Play trials in a process that may not have the game yet."""
-    return play_here(known_game(setting), trials)
+def play_known(setting: Setting, trial: tuple[int, str]) -> Sight:
+    """Play a trial in a process that may not have the game yet."""
+    return play(known_game(setting), *trial)

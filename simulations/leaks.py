@@ -42,7 +42,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from fedgraph_flwr.core.process import end_with_parent
 from fedgraph_flwr.core.rules import Value, read_toml
 
-from .leak_game import Floats, Setting, Sight, known_game, play_part, ratios
+from .leak_game import Floats, Setting, Sight, known_game, play_known, ratios
 from .markup import consoles, pipe_table, sheet
 from .run import KeyValues, numbers, read_settings
 
@@ -334,9 +334,8 @@ def attack_all(
             privacy = known_game(setting).resolved.privacy  # refused before any trial
 
             def play(trials: Any, setting: Setting = setting) -> list[Sight]:
-                parts = [trials[k : k + CHUNK] for k in range(0, len(trials), CHUNK)]
-                seen = pool.map(partial(play_part, setting), parts)
-                return [sight for part in seen for sight in part]
+                one = partial(play_known, setting)
+                return list(pool.map(one, trials, chunksize=CHUNK))
 
             rounded = privacy.edge_post == "round"
             rows.append(attack(play, size, name, epsilon, is_rounded=rounded))

@@ -214,7 +214,10 @@ def study(
     if csv is not None and (folders or controls):
         frame.write(csv, results)
         results = frame.read(csv)  # of as many digits as a later reader sees
-    of = replace(of, rule=_check_rule(rule or of.rule, results))
+    of = replace(of, rule=rule or of.rule)
+    if of.rule not in (known := measures(results)):
+        cure = "Choose one with --rule."
+        raise FedGraphError(unknown_name("measure", of.rule, known, cure))
     found = by_row(results)
     if page is None:
         tell_unused([f"{r}: in no table of {of.name}" for r in rest(of, found)], err)
@@ -258,15 +261,6 @@ def collect(
         words = "".join(f"\n  {problem}" for problem in problems)
         raise FedGraphError(f"no results: give folders of runs, or --csv FILE{words}")
     return results, problems
-
-
-def _check_rule(rule: str, results: Table) -> str:
-    known = measures(results)
-    if rule not in known:
-        raise FedGraphError(
-            unknown_name("measure", rule, known, "Choose one with --rule.")
-        )
-    return rule
 
 
 def page_text(study: Study, found: Rows, place: Path, csv: Path | None) -> str:

@@ -157,7 +157,7 @@ def fitting(
     """
     found, misfits = [], []
     for m in methods:
-        wanted = [d for d in suite.data if not m.only or d.name in m.only]
+        wanted = [d for d in suite.data if m.takes(d.name)]
         config = {**defaults(), **suite.settings}
         fit = [d for d in wanted if fits({**config, **d.settings, **m.settings})]
         if not fit:
@@ -273,7 +273,7 @@ def make_reports(
         (m.name, d)
         for m in methods
         for d, of in scores.items()
-        if (not m.only or d in m.only) and len(of.get(m.name, [])) < len(suite.pairs)
+        if m.takes(d) and len(of.get(m.name, [])) < len(suite.pairs)
     ]
     complete = {
         d: {
@@ -311,8 +311,9 @@ def _verdict_report(
     ]
     parts.append(
         f"{suite.title}. Methods: {roles}. Rule {suite.rule}; {len(suite.pairs)} pairs"
-        f" of run seed and split seed. Each method tried {_settings(suite)} on each"
-        " data set, and kept the best by validation on the first pair."
+        f" of run seed and split seed. Each method tried {len(suite.grid)}"
+        f" setting{'s' * (len(suite.grid) > 1)} on each data set, and kept the best by"
+        " validation on the first pair."
     )
     parts.append(
         f"Intervals are of 95 % each, not corrected for their number: of {num_open}"
@@ -352,13 +353,8 @@ def _num_missing(
         (candidate.name, d.name) in lacking or (m.name, d.name) in lacking
         for m in methods
         for d in suite.data
-        if m.name != candidate.name
-        and all(not side.only or d.name in side.only for side in (candidate, m))
+        if m.name != candidate.name and candidate.takes(d.name) and m.takes(d.name)
     )
-
-
-def _settings(suite: Suite) -> str:
-    return f"{len(suite.grid)} setting{'s' * (len(suite.grid) > 1)}"
 
 
 def _duel_report(duels: Sequence[Duel]) -> Report:

@@ -61,6 +61,10 @@ class SuiteMethod:
     settings: Mapping[str, Value]
     only: tuple[str, ...] = ()
 
+    def takes(self, data: str) -> bool:
+        """Whether the method is run on a data set of this name."""
+        return not self.only or data in self.only
+
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
@@ -151,7 +155,7 @@ def trials(suite: Suite, methods: list[SuiteMethod]) -> Iterator[Trial]:
         scores that a benchmark can compare.
     """
     for data, method in itertools.product(suite.data, methods):
-        if method.only and data.name not in method.only:
+        if not method.takes(data.name):
             continue
         for point in suite.grid:
             config = {**suite.settings, **data.settings, **point, **method.settings}

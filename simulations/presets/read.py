@@ -125,18 +125,12 @@ def load_preset(
     return dict(presets[name].config)
 
 
-def _read_all(folder: Path) -> Mapping[str, Preset]:
-    """Every preset of the folder by name, names ascending."""
-    paths = sorted(folder.glob("*.toml"))
-    return _read_once(tuple((path, path.stat().st_mtime_ns) for path in paths))
-
-
 @lru_cache(maxsize=8)
-def _read_once(files: tuple[tuple[Path, int], ...]) -> Mapping[str, Preset]:
-    """Read files, given with their times of change; families make many presets."""
+def _read_all(folder: Path) -> Mapping[str, Preset]:
+    """Read every preset of the folder once, by name, names ascending."""
     presets: dict[str, Preset] = {}
     origin: dict[str, Path] = {}
-    for path, _ in files:
+    for path in sorted(folder.glob("*.toml")):
         for preset in _read(path):
             if preset.name in origin:
                 raise ConfigError(

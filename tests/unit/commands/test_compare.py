@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -23,7 +22,6 @@ from simulations.markup import (
     tell_unused,
 )
 from simulations.presets import load_preset
-from simulations.tables.frame import from_run, pair, table
 from simulations.tables.groups import group_runs
 from simulations.tables.runs import find_runs, short_names
 from simulations.tables.studies import load_study
@@ -101,11 +99,6 @@ def sheets_of(root: Path, rule: str = "final") -> list[dict[str, dict[str, str]]
     ]
 
 
-def results_of(root: Path, method: str) -> Any:
-    runs = [r for r in find_runs([root]).runs if r.method == method]
-    return table(from_run(r, method, per_client=True)[0] for r in runs)
-
-
 def test_score_is_the_papers_mean_and_std_within_clients(tmp_path):
     write_run(tmp_path, "local", 1, [0.5, 0.9])
     write_run(tmp_path, "local", 2, [0.7, 0.7])
@@ -148,17 +141,6 @@ def test_of_errors_less_is_a_gain(tmp_path, capsys):
     assert fedgraph(["compare", str(tmp_path), "--markdown"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "a point is 0.01 of their unit, and a negative difference is an" in said
-
-
-def test_only_common_seeds_are_paired(results):
-    write_run(results, "gcfl+", 3, [0.0, 0.0])
-    ours, local = results_of(results, "gcfl+"), results_of(results, "local")
-    found = pair(ours, local, "final")
-    assert found.values == pytest.approx((10.0, 15.0))  # seeds 1 and 2
-    assert found.gains == pytest.approx((25.0, 0.0))
-    assert pair(ours[ours["seed"] == 3], local, "final").num_pairs == 0
-    scores, _ = sheets_of(results)
-    assert scores["gcfl+"]["final"].startswith(f"{(1.7 / 3 + 1.8 / 3) / 2:.4f}")
 
 
 def test_each_rule_reads_its_own_result(tmp_path):

@@ -21,7 +21,7 @@ from simulations.presets import load_preset
 from simulations.study import draw_study
 from simulations.tables import controls, frame
 from simulations.tables.captions import make_reports
-from simulations.tables.frame import ERRORS, from_run, read, records, table
+from simulations.tables.frame import from_run, read, records, table
 from simulations.tables.runs import EXECUTION_KEYS, find_runs, row_name
 from simulations.tables.stats import Difference
 from simulations.tables.studies import FOLDER, load_study
@@ -143,13 +143,6 @@ def test_verdicts(values, verdict):
     assert Difference(values, splits).verdict("t") == verdict
 
 
-def test_pairs_on_one_split_show_nothing_by_splits():
-    found = Difference((1.0, 1.1, 0.9, 1.0, 1.0), (7,) * 5)
-    assert found.verdict("t") == "shown"
-    assert found.verdict("split-t") == "not shown"
-    assert found.by_split() == []
-
-
 def test_results_survive_their_file_and_new_ones_replace_old(tmp_path):
     path = tmp_path / "new" / "runs.csv"
     kept = [
@@ -216,12 +209,6 @@ def test_pages_of_runs_are_made_from_their_files(name):
     found = frame.by_row(read(DOCS.parent / csv))
     made = study.page_text(load_study(name.partition("-")[0]), found, place, csv)
     assert (DOCS.parent / place).read_text(encoding="utf-8") == made
-
-
-def test_kept_errors_are_known_to_be_errors():
-    kept = read(DOCS / "runs" / "spreadgnn.csv")
-    is_error = kept["metric"].isin(ERRORS)
-    assert (is_error == (kept["dataset"] == "QM8")).all()
 
 
 def settings(preset, **overrides):
