@@ -25,10 +25,7 @@ G, N, E, S = own_files.GRAPHS, own_files.NODES, own_files.EDGES, own_files.SCHEM
 # What is written, where the message must point, what it says, and words of the cure.
 TABLES = {
     "no graphs": ({"graphs": None}, r"has no graphs.csv", "write it"),
-    "no edges": ({"edges": None}, r"has no edges.csv", "write it"),
-    "no nodes": ({"nodes": None}, r"has no nodes.csv", "write it"),
     "empty graphs": ({"graphs": ""}, r"graphs.csv, line 1: is empty", "must name"),
-    "empty nodes": ({"nodes": ""}, r"nodes.csv, line 1: is empty", "must name"),
     "only a header": (
         {"graphs": "graph,label\n"},
         r"nodes.csv, line 2, column 'graph': graph 'g1' is not in graphs.csv",
@@ -79,11 +76,6 @@ TABLES = {
         r"edges.csv, line 1: column 4 has the name ''",
         "give it a name",
     ),
-    "column with a bell": (
-        {"edges": E.replace("weight", "we\aight")},
-        r"edges.csv, line 1: column 4 has the name 'we\\x07ight'",
-        "give it a name",
-    ),
     "semicolons": (
         {"graphs": G.replace(",", ";")},
         r"graphs.csv, line 1: the column 'graph;label' has ';'",
@@ -93,11 +85,6 @@ TABLES = {
         {"graphs": "sep=,\n" + G},
         r"graphs.csv, line 1: is 'sep=,'",
         "delete it",
-    ),
-    "tabs": (
-        {"edges": E.replace(",", "\t")},
-        r"edges.csv, line 1: .*has '\\t' in its name",
-        "separated by commas",
     ),
     "too few cells": (
         {"graphs": G.replace("g2,yes", "g2")},
@@ -112,11 +99,6 @@ TABLES = {
     "not UTF-8": (
         {"graphs": G.encode() + b"\xff,no\n"},
         r"graphs.csv, line 5: cannot be read as CSV",
-        "UTF-8",
-    ),
-    "UTF-16": (
-        {"graphs": G.encode("utf-16")},
-        r"graphs.csv, line 1: cannot be read as CSV",
         "UTF-8",
     ),
     "a quote amid a cell": (
@@ -189,11 +171,6 @@ TABLES = {
         r"nodes.csv, line 4, column 'age': must be a finite number, got 'old'",
         "correct it",
     ),
-    "a decimal comma": (
-        {"nodes": N.replace("30", '"3,0"')},
-        r"nodes.csv, line 4, column 'age': must be a finite number, got '3,0'",
-        "correct it",
-    ),
     "infinity": (
         {"nodes": N.replace("30", "inf")},
         r"nodes.csv, line 4, column 'age': must be a finite number, got 'inf'",
@@ -202,11 +179,6 @@ TABLES = {
     "beyond float32": (
         {"nodes": N.replace("30", "1e300")},
         r"nodes.csv, line 4, column 'age': must be a finite number, got '1e300'",
-        "correct it",
-    ),
-    "a number with a unit": (
-        {"nodes": N.replace("30", "30 mg")},
-        r"nodes.csv, line 4, column 'age': must be a finite number, got '30 mg'",
         "correct it",
     ),
     "missing number": (
@@ -284,178 +256,88 @@ TARGETS = {
         r"a label must be a finite number, .*got '3,633', which may mean 3633 or 3.6",
     ),
 }
-_NUMBER = '\n[[feature]]\ncolumn = "age"\nkind = "number"\n'
 SCHEMAS = {
-    "no TOML": (S.replace("format = 1", "format = "), r"not valid TOML.*line 1", ""),
-    "binary file": (b"\x80\x04\x95", r"not valid TOML", "UTF-8"),
-    "no format": (S.replace("format = 1", ""), r"format must be there", ""),
-    "unknown key": ("extra = 1\n" + S, r"unknown key 'extra'", "delete it"),
+    "no TOML": (S.replace("format = 1", "format = "), r"not valid TOML.*line 1"),
+    "binary file": (b"\x80\x04\x95", r"not valid TOML.*UTF-8"),
+    "no format": (S.replace("format = 1", ""), r"format must be there"),
+    "unknown key": ("extra = 1\n" + S, r"unknown key 'extra'.*delete it"),
     "a key of the file below all": (
         S + 'outside = "drop"\n',
-        r"\[\[feature\]\] 2: unknown key 'outside'",
-        "above the first section",
+        r"\[\[feature\]\] 2: unknown key 'outside'.*above the first section",
     ),
     "a key of the file in a section": (
         S.replace('dataset = "graphs-csv"\n', "").replace(
             "[target]", '[target]\ndataset = "graphs-csv"'
         ),
-        r"\[target\]: unknown key 'dataset'",
-        "above the first section",
-    ),
-    "no dataset": (
-        S.replace('dataset = "graphs-csv"', ""),
-        r"the file: dataset must be there, got nothing",
-        "",
-    ),
-    "unknown dataset": (
-        S.replace("graphs-csv", "csv"),
-        r"the file: dataset must be .* got 'csv'",
-        "",
-    ),
-    "no target": (
-        'format = 1\ndataset = "graphs-csv"' + _NUMBER,
-        r"the file: target must be there, got nothing",
-        "",
-    ),
-    "unknown kind of target": (
-        S.replace('kind = "classes"', 'kind = "class"'),
-        r"\[target\]: kind must be 'classes', 'binary' or 'regression', got 'class'",
-        "",
+        r"\[target\]: unknown key 'dataset'.*above the first section",
     ),
     "no columns": (
         S.replace('columns = ["label"]', "columns = []"),
         r"\[target\]: columns must be different names",
-        "",
-    ),
-    "two columns of classes": (
-        S.replace('["label"]', '["a", "b"]'),
-        r"\[target\] must have one column, and two classes or more",
-        "",
     ),
     "one class": (
         S.replace('["no", "yes"]', '["no"]'),
         r"\[target\] must have one column, and two classes or more",
-        "",
-    ),
-    "classes of numbers": (
-        S.replace('["no", "yes"]', "[0, 1]"),
-        r"\[target\]: classes must be ",
-        "",
     ),
     "classes of regression": (
         S.replace('kind = "classes"', 'kind = "regression"'),
         r"classes of \[target\] must be left out if kind is 'regression'",
-        "",
-    ),
-    "feature without column": (
-        S.replace('column = "age"\n', ""),
-        r"\[\[feature\]\] 1: column must be there",
-        "",
     ),
     "feature twice": (
         S.replace('column = "kind"', 'column = "age"'),
         r"column 'age' of \[\[feature\]\] 1 must be of no other",
-        "",
     ),
     "a key as feature": (
         S.replace('column = "age"', 'column = "node"'),
         r"\[\[feature\]\] 1: column must be .*none of graph, node, split",
-        "",
     ),
     "spaces around a name": (
         S.replace('"age"', '" age"'),
         r"\[\[feature\]\] 1: column must be",
-        "",
     ),
     "unknown kind of feature": (
         S.replace('kind = "number"', 'kind = "float"'),
         r"\[\[feature\]\] 1: kind must be 'number', 'category' or 'date', got 'float'",
-        "",
     ),
     "scale 0": (
         S.replace("scale = 10.0", "scale = 0"),
         r"\[\[feature\]\] 1: scale must be greater than 0, got 0",
-        "",
-    ),
-    "shift as text": (
-        S.replace("shift = 20.0", 'shift = "20"'),
-        r"\[\[feature\]\] 1: shift must be a valid number, got '20'",
-        "",
     ),
     "infinite shift": (
         S.replace("shift = 20.0", "shift = -inf"),
         r"shift must be a finite number",
-        "",
-    ),
-    "unknown rule for missing values": (
-        S.replace('"indicator"', '"mean"'),
-        r"missing must be 'refuse' or 'indicator', got 'mean'",
-        "",
     ),
     "categories of a number": (
         S.replace("scale = 10.0", 'categories = ["x"]'),
         r"categories of \[\[feature\]\] 1 must be there, .* if and only if",
-        "",
     ),
     "a scale of a category": (
         S.replace("other = true", "scale = 2.0"),
         r"\[\[feature\]\] 2 must be there, .*shift and scale must not",
-        "",
-    ),
-    "other numbers": (
-        S.replace("scale = 10.0", "other = true"),
-        r"\[\[feature\]\] 1 must be there, other may",
-        "",
     ),
     "no categories": (
         S.replace('categories = ["x", "y"]\n', ""),
         r"categories of \[\[feature\]\] 2 must be there, .* if and only if",
-        "",
-    ),
-    "category twice": (
-        S.replace('["x", "y"]', '["x", "x"]'),
-        r"categories must be different names",
-        "",
-    ),
-    "other as text": (
-        S.replace("other = true", 'other = "yes"'),
-        r"other must be a valid boolean, got 'yes'",
-        "",
     ),
     "degree beside features": (
         S.replace("format = 1", "format = 1\ndegree = 4"),
         r"degree must be there, .* if and only if",
-        "",
-    ),
-    "neither degree nor features": (
-        S.split("[[feature]]")[0],
-        r"degree must be there, .* if and only if",
-        "",
-    ),
-    "degree 0": (
-        S.split("[[feature]]")[0].replace("format = 1", "format = 1\ndegree = 0"),
-        r"the file: degree must be greater than or equal to 1, got 0",
-        "",
     ),
     "features as a table": (
         S.split("[[feature]]")[0] + "[feature]\nage = 1\n",
         r"the file: feature must be a valid array",
-        "",
     ),
     "regression of nodes": (
         own_files.NODE_SCHEMA.replace('"classes"', '"regression"'),
         r"kind of \[target\] must be 'classes', .* got 'regression'",
-        "",
     ),
     "another target of nodes": (
         own_files.NODE_SCHEMA.replace('["label"]', '["age"]'),
         r"columns \['label'\], for graph-csv, got 'classes' and \['age'\]",
-        "",
     ),
     "the label as feature": (
         own_files.NODE_SCHEMA.replace('column = "age"', 'column = "label"'),
         r"column 'label' of \[\[feature\]\] 1 must be of no other",
-        "",
     ),
 }
 
@@ -504,9 +386,10 @@ def test_targets(tmp_path, kind):
 
 @pytest.mark.parametrize("case", SCHEMAS)
 def test_schemas(tmp_path, case):
-    schema, pattern, cure = SCHEMAS[case]
+    schema, pattern = SCHEMAS[case]
     folder = own_files.write(tmp_path, schema=schema)
-    refused(folder, r"schema.toml.*" + pattern, cure or "correct it")
+    error = refused(folder, r"schema.toml.*" + pattern, "")
+    assert re.search("(correct|delete) it", str(error))
 
 
 def test_every_bad_row_is_listed_in_the_order_of_files(tmp_path):
