@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from fedgraph_flwr.core.config import RunSettings
-from fedgraph_flwr.core.data import GraphPartition, IntArray
+from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.seeding import derive_seed
 from fedgraph_flwr.core.words import shortened
 
 from ..catalog import find_dataset
 from ..molecules import LEFT_OUT, SMILES_CSV, list_all, warn_left_out, warn_once
-from ..node_clients import TEST, TRAIN, VAL, draw_roles
-from ..splits import need_graphs, split_client
-from ..tabular.encode import ROLES, count_rows
+from ..node_clients import draw_roles, with_roles
+from ..splits import need_graphs, split_graphs
+from ..tabular.encode import NO_ROLE, ROLES, count_rows
 from ..tabular.schema_file import (
     GRAPH_CSV,
     GRAPHS_CSV,
@@ -216,21 +216,21 @@ def name_items(
 def own_graphs_client(settings: RunSettings, client_id: int) -> GraphPartition:
     """Whole graphs of one client, split by column ``split`` or by the split seed."""
     folder, data = load_own(settings, client_id)
-    count = len(data.row)
-    need_graphs(count, client_id, "graph", folder)
-    y = np.array(data.y)
-    if y.ndim == 2 and np.isnan(y).all():
+    need_graphs(len(data.row), client_id, "graph", folder)
+    graphs = _copied(data)
+    if graphs.has_tasks and np.isnan(graphs.y).all():
         raise DataError(
             f"client {client_id} has no target at all in {folder}; add some, or leave"
             " this client out"
         )
+    rows, source = np.array(data.row), f"{folder.name}/graphs"
     if data.has_split and settings.held_out > 0:
-        parts = _given_split(data, folder, client_id)
+        made = with_roles(client_id, graphs, rows, _given(data, folder, client_id))
+        made = replace(made, source=source)
     else:
-        parts = split_client(
-            np.arange(count), y, seed=settings.split_seed, held_out=settings.held_out
-        )
-    return _partition(data, client_id, parts, source=f"{folder.name}/graphs")
+        made = split_graphs(client_id, graphs, rows, settings, source=source)
+    tasks, left_out = tuple(data.tasks), ", ".join(data.left_out)
+    return replace(made, tasks=tasks, left_out=left_out)
 
 
 def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
@@ -239,55 +239,38 @@ def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
     Nodes without label neither train nor validate nor test, but are neighbours.
     """
     folder, data = load_own(settings, client_id)
+    graphs = _copied(data)
     if data.has_split:
-        parts = _given_split(data, folder, client_id)
+        roles = _given(data, folder, client_id)
     else:
-        labelled = np.flatnonzero(np.array(data.y) >= 0)
-        seed = derive_seed(settings.split_seed, GRAPH_CSV)
-        roles = draw_roles(
+        labelled = np.flatnonzero(graphs.y >= 0)
+        roles = np.full(len(graphs.y), NO_ROLE)
+        roles[labelled] = draw_roles(
             len(labelled),
             held_out=settings.held_out,
-            seed=seed,
+            seed=derive_seed(settings.split_seed, GRAPH_CSV),
             what=f"labelled nodes of client {client_id} in {folder}",
-            y=np.array(data.y)[labelled],
+            y=graphs.y[labelled],
         )
-        train, val, test = (labelled[roles == role] for role in (TRAIN, VAL, TEST))
-        parts = train, val, test
-    return _partition(data, client_id, parts)
+    made = with_roles(client_id, graphs, np.array(data.row), roles)
+    return replace(made, left_out=", ".join(data.left_out))
 
 
-def _given_split(
-    data: OwnData, folder: Path, client_id: int
-) -> tuple[IntArray, IntArray, IntArray]:
-    role = np.array(data.role)
-    parts = {name: np.flatnonzero(role == number) for name, number in ROLES.items()}
-    if empty := [name for name, rows in parts.items() if not len(rows)]:
+def _given(data: OwnData, folder: Path, client_id: int) -> IntArray:
+    """Return the roles of column ``split``; each must be there."""
+    roles = np.array(data.role, np.int64)
+    if empty := [name for name, role in ROLES.items() if role not in roles]:
         raise DataError(
             f"client {client_id}: column 'split' of {folder} names nothing"
             f" {' and nothing '.join(empty)}; name at least one of each, or delete the"
             " column to have a split drawn"
         )
-    return parts["train"], parts["val"], parts["test"]
+    return roles
 
 
-def _partition(
-    data: OwnData,
-    client_id: int,
-    parts: tuple[IntArray, IntArray, IntArray],
-    source: str = "",
-) -> GraphPartition:
-    train, val, test = parts
-    graphs = data.graphs()  # tensors must not share memory with the cache
+def _copied(data: OwnData) -> GraphSet:
+    """Copy graphs out of the cache, with which tensors must not share memory."""
+    graphs = data.graphs()
     arrays = ("x", "edge_index", "node_ptr", "edge_ptr", "y")
     copies: dict[str, Any] = {name: np.array(getattr(graphs, name)) for name in arrays}
-    return GraphPartition(
-        client_id=client_id,
-        graphs=replace(graphs, **copies),
-        graph_ids=np.array(data.row),
-        train=train,
-        val=val,
-        test=test,
-        tasks=tuple(data.tasks),
-        source=source,
-        left_out=", ".join(data.left_out),
-    )
+    return replace(graphs, **copies)

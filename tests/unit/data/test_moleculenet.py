@@ -13,15 +13,13 @@ import toys
 
 import datasets
 from clients.graphs.batching import CollatedGraphs
-from datasets import molecules as atoms
 from datasets import partitioners
 from datasets.public.moleculenet import RAW, load_moleculenet
 from fedgraph_flwr.core.data import SPLITS
-from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.node.introduce import introduce
 from fedgraph_flwr.node.policy import OPEN
-from fedgraph_flwr.resolve import defaults, resolve
 from strategies.directory import read_introduction
 
 REAL = os.environ.get("FEDGRAPH_DATA", "")
@@ -130,18 +128,6 @@ def test_more_kinds_of_atoms_than_a_byte_counts(folder):
         np.testing.assert_array_equal(
             x[[row]], toys.smiles_to_graph(f"[{row + 1}H]")[0]
         )
-
-
-@pytest.mark.parametrize(
-    ("features", "width"),
-    [("atoms", 133), ("atoms-no-degree", 126), ("atoms-strict", 108)],
-)
-def test_blocks_can_be_left_out(folder, features, width):
-    molecules = load_moleculenet("BBBP", data_dir=str(folder))
-    whole = molecules.take(np.arange(4))
-    part = molecules.take(np.arange(4), features)
-    assert part.num_features == part.x.shape[1] == width
-    assert np.array_equal(part.x, whole.x[:, atoms.feature_columns(features)])
 
 
 def test_missing_labels_are_nan(folder):
@@ -333,17 +319,6 @@ def test_published_values():
     assert datasets.label_kind(toys.run_settings()) == "classes"
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("SIDER", "yes/no labels"), ("QM8", "numbers to predict")]
-)
-@pytest.mark.parametrize("method", ["moon", "fclg"])
-def test_methods_for_classes_refuse_tasks(method, name, words):
-    config = {**defaults(), "method": method, "dataset": name}
-    message = rf"{method}.*needs one class per graph, but .*'{name}' has {words}.*; set"
-    with pytest.raises(ConfigError, match=message):
-        resolve(config)
-
-
 def test_clients_introduce_themselves_by_tasks_and_not_by_classes(chains, tmp_path):
     run = toys.resolved("fedavg", **{"dataset": "PROTEINS", "num-clients": 4})
     object.__setattr__(run, "settings", chains(device="cpu"))
@@ -391,18 +366,3 @@ def test_agrees_with_pyg(name, real_cache, tmp_path):
         graph = ours.take(np.array([i]))
         assert np.array_equal(graph.edge_index, theirs[i].edge_index.numpy())
         assert np.array_equal(graph.x, toys.smiles_to_graph(theirs[i].smiles)[0])
-
-
-@needs_real_data
-def test_sider_as_published(real_cache):
-    config = toys.run_settings(
-        dataset="SIDER",
-        num_clients=4,
-        partition="auto",
-        dirichlet_alpha="auto",
-        cache_dir=real_cache,
-    )
-    parts = [datasets.load_partition(config, client) for client in range(4)]
-    assert {(len(p.val), len(p.test)) for p in parts} == {(143, 143)}
-    assert sum(len(p.train) for p in parts) == 1427 - 2 * 143
-    assert min(len(p.train) for p in parts) >= 10

@@ -331,18 +331,6 @@ def test_statistics_of_a_graph_that_can_be_counted_by_hand():
 # Generated data -----------------------------------------------------------------------
 
 
-def test_planted_clients_are_repeatable_and_follow_the_seed():
-    first, again = (synthetic.generate_planted(2, 7) for _ in range(2))
-    other, neighbour = (
-        synthetic.generate_planted(2, 8),
-        synthetic.generate_planted(3, 7),
-    )
-    np.testing.assert_array_equal(first.x, again.x)
-    np.testing.assert_array_equal(first.edge_index, again.edge_index)
-    assert not np.array_equal(first.x, other.x)
-    assert not np.array_equal(first.x, neighbour.x)
-
-
 def test_planted_features_are_prototypes_with_noise_of_deviation_1():
     graphs = [synthetic.generate_planted(client, 7) for client in range(10)]
     block = np.repeat(np.arange(4), 25)

@@ -155,16 +155,6 @@ def test_louvain_gives_the_largest_community_to_the_smallest_client():
     assert sorted(sizes) == [20, 30]
 
 
-def test_the_split_hash_tells_clients_partitions_and_seeds_apart(settings):
-    def hashed(client=0, **changes):
-        return datasets.load_partition(settings(**changes), client).split_hash
-
-    usual = hashed()
-    assert hashed() == usual
-    others = hashed(1), hashed(split_seed=7), hashed(partition="louvain")
-    assert len({usual, *others}) == 4
-
-
 @pytest.mark.parametrize("kind", sorted(NODE_PARTITIONERS))
 def test_more_clients_than_nodes_are_refused(settings, kind):
     with pytest.raises(ConfigError, match="num-clients is 125, but rings has 120"):

@@ -129,13 +129,6 @@ def test_a_graph_with_a_bad_row_is_left_out_with_all_it_has(tmp_path):
     assert text.startswith("nodes.csv, line 6, column 'age': must be a finite number")
 
 
-def test_a_bad_edge_makes_its_graph_unusable(tmp_path):
-    edges = own_files.EDGES.replace("g1,a,b", "g1,a,z")
-    data, names = made(own_files.write(tmp_path, edges=edges))
-    assert names == ["g2", "g3"]
-    assert data.edge_index.tolist() == [[0, 1], [1, 0]]
-
-
 def test_a_name_that_stands_twice_makes_both_rows_unusable(tmp_path):
     graphs = own_files.GRAPHS + "g4,no\ng5,no\ng1,yes\n"
     more = own_files.NODES + "g4,a,1,x\ng5,a,1,x\n"

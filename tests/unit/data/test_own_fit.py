@@ -53,7 +53,7 @@ def tables(kind):
 
 def spoilt(folder, name, share, schema=""):
     """Write tables of which the first rows, as many as ``share``, are wrong."""
-    kind, table, column, twist = KINDS[name]
+    kind, table, column, twist = KINDS.get(name, name)
     made = tables(kind)
     rows = made[table][1]
     for row in rows[: round(share * len(rows))]:
@@ -118,9 +118,8 @@ def test_the_share_is_logged_and_told_unless_edges_are_hidden(tmp_path, caplog, 
 @pytest.mark.parametrize("refuse", [False, True])
 @pytest.mark.parametrize("cell", ["", "NA"])
 def test_graphs_without_a_class_are_left_out_and_are_no_misfits(tmp_path, cell, refuse):
-    KINDS["no class"] = ("graphs", "graphs", 1, lambda _: cell)
-    folder = spoilt(tmp_path, "no class", 0.4)
-    del KINDS["no class"]
+    how = ("graphs", "graphs", 1, lambda _: cell)
+    folder = spoilt(tmp_path, how, 0.4)
     schema = read_schema(folder / "schema.toml")
     data, names, unfit = build(folder, schema, bad_rows="refuse" if refuse else "skip")
     assert (len(names), unfit) == (36, [])
@@ -130,9 +129,8 @@ def test_graphs_without_a_class_are_left_out_and_are_no_misfits(tmp_path, cell, 
 @pytest.mark.parametrize(("table", "at"), [("edges", 0), ("nodes", 0)])
 def test_a_graph_that_some_rows_spell_otherwise_is_left_out(tmp_path, table, at):
     """It stayed, without these edges: a model learned that they are missing."""
-    KINDS["spelling"] = ("graphs", table, at, lambda c: f"{c}.0")
-    data, names, unfit = read(spoilt(tmp_path, "spelling", 0.2))
-    del KINDS["spelling"]
+    how = ("graphs", table, at, lambda c: f"{c}.0")
+    data, names, unfit = read(spoilt(tmp_path, how, 0.2))
     assert names == [f"{i}" for i in range(12, N)]
     assert {name for name, _ in unfit} == {f"{i}" for i in range(12)}
     assert "20 % of graphs" in data.left_out
@@ -155,9 +153,8 @@ def test_graphs_without_edges_are_counted(tmp_path, share):
 )  # fmt: skip
 def test_names_elsewhere_that_are_written_otherwise_are_shown(tmp_path, name, told):
     drop = 'outside = "drop"\n'
-    KINDS["outside"] = ("graph", "edges", 0, lambda _: f'"{name}"')
-    data, _, unfit = read(spoilt(tmp_path, "outside", 0.2, drop))
-    del KINDS["outside"]
+    how = ("graph", "edges", 0, lambda _: f'"{name}"')
+    data, _, unfit = read(spoilt(tmp_path, how, 0.2, drop))
     assert data.left_out == ["20 % of edges"]
     assert (told in " ".join([*data.remarks, *(why for _, why in unfit)])) is True
     assert any("count as outside" in d for d in data.remarks) is (told == "outside")
@@ -190,9 +187,8 @@ def test_a_target_of_numbers_with_odd_cells_names_the_first(tmp_path, cell, ever
 @pytest.mark.parametrize("kind", ["graph", "graphs"])
 @pytest.mark.parametrize("key", ["held-out", "split-seed"])
 def test_keys_beside_a_column_of_splits_are_named(tmp_path, caplog, kind, key):
-    KINDS["split"] = (kind, "edges", 0, str)
-    folder = spoilt(tmp_path / "own", "split", 0)
-    del KINDS["split"]
+    how = (kind, "edges", 0, str)
+    folder = spoilt(tmp_path / "own", how, 0)
     path = folder / ("nodes.csv" if kind == "graph" else "graphs.csv")
     roles = ["split", *(["train", "val", "test"] * N)]
     rows = zip(path.read_text().splitlines(), roles, strict=False)

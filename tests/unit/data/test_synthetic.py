@@ -61,18 +61,6 @@ def test_classes_are_balanced_and_groups_contradict(graphs):
     assert hubs[1][0] > hubs[1][1] + 1.5  # group 1: 0 is Barabasi-Albert
 
 
-@pytest.mark.slow
-def test_edge_numbers_do_not_tell_the_classes():
-    edges = {0: [], 1: []}
-    for client in range(0, 8, 2):
-        data = synthetic.generate_client(client, 5)
-        for label in (0, 1):
-            edges[label].extend(np.diff(data.edge_ptr)[data.y == label] / 2)
-    means = [np.mean(edges[label]) for label in (0, 1)]
-    error = np.hypot(*(np.std(e) / np.sqrt(len(e)) for e in edges.values()))
-    assert abs(means[0] - means[1]) < 4 * error
-
-
 def test_same_seed_same_graphs_whatever_came_before(graphs):
     torch.manual_seed(99)
     synthetic.generate_client(3, 7)

@@ -250,41 +250,35 @@ def test_environment_names_the_folders(tiny, monkeypatch):
 # --- what is wrong with the files ---
 
 
-# Which file is wrong, its content, and what is said of it.
-STRUCTURE = [
-    ("A", "1, 2\nx, 1\n", r"TINY_A.txt in .*raw: must .* 'x, 1' in line 2; corr"),
-    ("A", "1, 2\n2\n", r"TINY_A.txt in .* whole numbers.* '2' in line 2"),
-    ("A", "1, 2\n2.0, 1\n", r"TINY_A.txt in .* whole numbers.* '2.0, 1' in line 2"),
-    ("A", "1\n2\n", r"TINY_A.txt .*: must have 2 column\(s\), got 1"),
-    ("A", "1, 2\n2, 1", r"TINY_A.txt .* does not end with a newline"),
-    ("A", "1, 2\n2, 9\n", r"line 2 has edge \[2, 9\], .* nodes 1\.\.8"),
-    ("A", "0, 1\n", r"line 1 has edge \[0, 1\]"),
-    ("A", "1, 2\n3, 4\n", r"line 2 has edge \[3, 4\], which joins two graphs"),
-    ("A", "", r"TINY_A.txt in .*: is empty; .* If its graphs have none, add a"),
-    ("A", "\n", r"TINY_A.txt in .* must hold whole numbers"),
-    ("A", "1, 2\n\n2, 1\n", r"TINY_A.txt .*raw: has 3 lines with 2 rows"),
-    ("A", "1, 1\n", r"no edges but self-loops; a set needs one .*, add a graph"),
-    ("graph_labels", "1\n2\n", r"2 labels for the 3 graphs"),
-    ("graph_labels", "1\n2\n1\n2\n", r"4 labels for the 3 graphs"),
-    ("graph_labels", "1\n2\n1", r"graph_labels.txt .* does not end with a newline"),
-    ("graph_indicator", "1\n1\n1\n2\n2\n3\n3\n", r"TINY_node_labels.txt .*8 lines"),
-    ("graph_indicator", "1\n1\n1\n3\n3\n3\n3\n3\n", r"line 4 says 3"),
-    ("graph_indicator", "1\n1\n1\n2\n2\n1\n3\n3\n", r"line 6 says 1"),
-    ("graph_indicator", "2\n2\n2\n2\n2\n3\n3\n3\n", r"line 1 says 2"),
-    ("graph_indicator", "0\n0\n0\n1\n1\n2\n2\n2\n", r"line 1 says 0"),
-    ("graph_indicator", "1\n1\n1\n2\n2\n2\n2\n2\n", r"3 labels for the 2 graphs"),
-    ("graph_indicator", "a\n" * 8, r"must hold whole numbers.*'a' in line 1"),
-    ("node_labels", "5\n7\n", r"2 lines for the 8 nodes"),
-    ("node_labels", "5\n" * 9, r"9 lines for the 8 nodes"),
-    ("node_attributes", "1\n2\n", r"2 lines for the 8 nodes"),
-    ("node_attributes", "1\n" * 7 + "2", r"does not end with a newline"),
-]
-
-
 @pytest.mark.parametrize(
     ("kind", "content", "message"),
     [
-        *STRUCTURE,
+        ("A", "1, 2\nx, 1\n", r"TINY_A.txt in .*raw: must .* 'x, 1' in line 2; corr"),
+        ("A", "1, 2\n2\n", r"TINY_A.txt in .* whole numbers.* '2' in line 2"),
+        ("A", "1, 2\n2.0, 1\n", r"TINY_A.txt in .* whole numbers.* '2.0, 1' in line 2"),
+        ("A", "1\n2\n", r"TINY_A.txt .*: must have 2 column\(s\), got 1"),
+        ("A", "1, 2\n2, 1", r"TINY_A.txt .* does not end with a newline"),
+        ("A", "1, 2\n2, 9\n", r"line 2 has edge \[2, 9\], .* nodes 1\.\.8"),
+        ("A", "0, 1\n", r"line 1 has edge \[0, 1\]"),
+        ("A", "1, 2\n3, 4\n", r"line 2 has edge \[3, 4\], which joins two graphs"),
+        ("A", "", r"TINY_A.txt in .*: is empty; .* If its graphs have none, add a"),
+        ("A", "\n", r"TINY_A.txt in .* must hold whole numbers"),
+        ("A", "1, 2\n\n2, 1\n", r"TINY_A.txt .*raw: has 3 lines with 2 rows"),
+        ("A", "1, 1\n", r"no edges but self-loops; a set needs one .*, add a graph"),
+        ("graph_labels", "1\n2\n", r"2 labels for the 3 graphs"),
+        ("graph_labels", "1\n2\n1\n2\n", r"4 labels for the 3 graphs"),
+        ("graph_labels", "1\n2\n1", r"graph_labels.txt .* does not end with a newline"),
+        ("graph_indicator", "1\n1\n1\n2\n2\n3\n3\n", r"TINY_node_labels.txt .*8 lines"),
+        ("graph_indicator", "1\n1\n1\n3\n3\n3\n3\n3\n", r"line 4 says 3"),
+        ("graph_indicator", "1\n1\n1\n2\n2\n1\n3\n3\n", r"line 6 says 1"),
+        ("graph_indicator", "2\n2\n2\n2\n2\n3\n3\n3\n", r"line 1 says 2"),
+        ("graph_indicator", "0\n0\n0\n1\n1\n2\n2\n2\n", r"line 1 says 0"),
+        ("graph_indicator", "1\n1\n1\n2\n2\n2\n2\n2\n", r"3 labels for the 2 graphs"),
+        ("graph_indicator", "a\n" * 8, r"must hold whole numbers.*'a' in line 1"),
+        ("node_labels", "5\n7\n", r"2 lines for the 8 nodes"),
+        ("node_labels", "5\n" * 9, r"9 lines for the 8 nodes"),
+        ("node_attributes", "1\n2\n", r"2 lines for the 8 nodes"),
+        ("node_attributes", "1\n" * 7 + "2", r"does not end with a newline"),
         ("A", None, r"raw lacks TINY_A.txt"),
         ("graph_labels", None, r"lacks TINY_graph_labels.txt .*regression"),
         ("graph_labels", "1,1\n2,1\n1,1\n", r"must have 1 column\(s\), got 2"),
@@ -368,13 +362,6 @@ def test_cache_is_used_and_read_only(tiny, caplog):
     assert caplog.text.count("converting") == 1
     assert isinstance(graphs.x, np.memmap)
     assert not graphs.x.flags.writeable
-
-
-def test_changed_raw_files_are_read_again(tiny):
-    load_tiny(tiny)
-    write_tiny(tiny / "TINY" / "raw", graph_labels="1\n1\n2\n")
-    os.utime(tiny / "TINY" / "raw" / "TINY_graph_labels.txt", ns=(1, 1))
-    assert load_tiny(tiny).y.tolist() == [0, 0, 1]
 
 
 def test_a_file_of_the_same_size_and_time_is_another_one(tiny):
