@@ -390,55 +390,6 @@ _TRUST = (
 )
 
 
-@dataclass(frozen=True)
-class DataFolder:
-    """The folder with raw files that a user named.
-
-    Parameters
-    ----------
-    root : Path
-    says : str
-        The setting or environment variable that names it, and what it says.
-    """
-
-    root: Path
-    says: str
-
-
-def data_folder(data_dir: str) -> DataFolder | None:
-    """Find the folder with raw files; None means that they are to be downloaded.
-
-    Parameters
-    ----------
-    data_dir : str
-        What the setting says; "" falls back to FEDGRAPH_DATA. If either is set,
-        nothing is downloaded.
-
-    Raises
-    ------
-    DataError
-        It is no folder.
-    """
-    key, given = "data-dir", data_dir
-    if not given:
-        key, given = DATA_ENV, os.environ.get(DATA_ENV, "")
-    if not given:
-        return None
-    root = Path(given).expanduser().absolute()
-    if not root.is_dir():
-        raise DataError(f"{key} is {given!r}, which is not a folder; correct it")
-    return DataFolder(root, f"{key} {given!r}")
-
-
-def set_data_dir(below: str | Path) -> str:
-    """Word the cure: name a folder that has ``below`` in it."""
-    return (
-        f"set data-dir (or the environment variable {DATA_ENV}) to a folder with"
-        f" {below}; a SuperLink does not see a variable that was set after its start"
-        " until `make stop`"
-    )
-
-
 def describe_source() -> str:
     """Say where this process takes data from if no data-dir is set."""
     if given := os.environ.get(DATA_ENV):
@@ -476,7 +427,8 @@ def raw_folder(
     files : sequence of str
         Names of the files, all of which must be there.
     data_dir : str
-        As in :func:`data_folder`.
+        What the setting says; "" falls back to FEDGRAPH_DATA. If either is set,
+        nothing is downloaded.
     cache : Path
     kept : str
         Folder below the cache's ``downloads``.
@@ -495,35 +447,41 @@ def raw_folder(
     DataError
         The files are not where the user says, or cannot be downloaded.
     """
-    folder, cure = data_folder(data_dir), f", and {cure}" if cure else ""
-    place = f"{collection}/{below[0]}"
-    if folder is not None:
-        root = folder.root
+    place, more = f"{collection}/{below[0]}", f", and {cure}" if cure else ""
+    cure = (
+        f"set data-dir (or the environment variable {DATA_ENV}) to a folder with"
+        f" {place}; a SuperLink does not see a variable that was set after its start"
+        f" until `make stop`{more}"
+    )
+    key, given = "data-dir", data_dir
+    if not given:
+        key, given = DATA_ENV, os.environ.get(DATA_ENV, "")
+    if given:
+        root = Path(given).expanduser().absolute()
+        if not root.is_dir():
+            raise DataError(f"{key} is {given!r}, which is not a folder; correct it")
         places = [at / b for b in below for at in (root / collection, root)]
         here = next((place for place in places if place.is_dir()), None)
         missing = [f for f in files if here is None or not (here / f).is_file()]
         if here is not None and not missing:
             return here
-        near = nearest(
-            below[0].split("/")[0],
-            (p.parent.name for t in (collection, ".") for p in root.glob(f"{t}/*/raw")),
-        )
+        there = [p for t in (collection, ".") for p in root.glob(f"{t}/*/raw")]
+        near = nearest(below[0].split("/")[0], (p.parent.name for p in there))
         raise DataError(
-            f"{what} is not in {folder.says}."
+            f"{what} is not in {key} {given!r}."
             f"{f' Did you mean {near!r}?' if near and here is None else ''} Looked for"
             f" {', '.join(missing) or 'a folder'} in"
-            f" {here or ', '.join(map(str, places))}; {set_data_dir(place)}{cure}"
+            f" {here or ', '.join(map(str, places))}; {cure}"
             + (", or leave both unset to download it" if addresses else "")
         )
-    raw = cache / "downloads" / kept
     if addresses is None:
         raise DataError(
-            f"{what} is not downloaded by itself: no data-dir is set;"
-            f" {set_data_dir(place)}{cure}"
+            f"{what} is not downloaded by itself: no data-dir is set; {cure}"
         )
+    raw = cache / "downloads" / kept
     if not (raw.is_dir() and all((raw / f).exists() for f in files)):
         targets = {raw / part: address for part, address in addresses().items()}
-        _download(targets, raw.parent, what, pin, set_data_dir(place), unpack)
+        _download(targets, raw.parent, what, pin, cure, unpack)
     return raw
 
 

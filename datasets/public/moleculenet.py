@@ -69,7 +69,7 @@ def load_moleculenet(
     name : str
         A key of ``RAW``.
     data_dir : str
-        As in :func:`~datasets.cache.data_folder`.
+        As in :func:`~datasets.cache.raw_folder`.
     cache_dir : str
         Cache folder; "" means FEDGRAPH_CACHE, and without it the user's cache.
 

@@ -329,7 +329,7 @@ def load_node_graph(
         ``"row-normalized"``: each row divided by its sum, a zero row left as it is;
         ``"raw"``: as in the files.
     data_dir : str
-        As in :func:`~datasets.cache.data_folder`.
+        As in :func:`~datasets.cache.raw_folder`.
     cache_dir : str
         Cache folder; "" means FEDGRAPH_CACHE, and without it the user's cache.
 

@@ -280,7 +280,7 @@ def load_tu(
         degrees counting as ``max_degree`` (published for COLLAB, IMDB-BINARY and
         IMDB-MULTI, else the largest of the data set).
     data_dir : str
-        As in :func:`~datasets.cache.data_folder`.
+        As in :func:`~datasets.cache.raw_folder`.
     cache_dir : str
         Cache folder; "" means FEDGRAPH_CACHE, and without it the user's cache.
 
