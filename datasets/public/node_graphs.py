@@ -35,7 +35,9 @@ from ..cache import (
     raw_folder,
 )
 
-Raw = tuple[NDArray[np.float32], IntArray, IntArray]  # features, edges, classes
+# Features (num_nodes, num_features), edges as written (2, num_edges), classes
+# (num_nodes,): what each reader makes of the files of a graph.
+Raw = tuple[NDArray[np.float32], IntArray, IntArray]
 PARTS = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 _CONTENT = {
     "graph": "lists of nodes by node",
@@ -139,7 +141,7 @@ def _refuse(problem: str) -> Never:
     raise pickle.UnpicklingError(problem)
 
 
-def read_planetoid(raw: Path, name: str) -> Raw:
+def _read_planetoid(raw: Path, name: str) -> Raw:
     """Read features, edges and classes; test nodes come last, in the index's order.
 
     Source
@@ -160,7 +162,7 @@ def read_planetoid(raw: Path, name: str) -> Raw:
     return both[0], edges, both[1].argmax(axis=1)
 
 
-def read_amazon(raw: Path, name: str) -> Raw:
+def _read_amazon(raw: Path, name: str) -> Raw:
     """Read features, as 0 or 1, edges and classes.
 
     Raises
@@ -186,20 +188,8 @@ def read_amazon(raw: Path, name: str) -> Raw:
 OGB_FILES = ("edge.csv.gz", "node-feat.csv.gz", "node-label.csv.gz")
 
 
-def read_ogb(raw: Path, _: str) -> Raw:
-    """Read features, edges and classes of the one graph in ``raw``.
-
-    Returns
-    -------
-    x : float32 array, shape (num_nodes, num_features)
-    edges : int64 array, shape (2, num_edges)
-        As written, in one direction.
-    y : int64 array, shape (num_nodes,)
-
-    Raises
-    ------
-    DataError
-        A file is empty, cut off, or not a table of numbers.
+def _read_ogb(raw: Path, _: str) -> Raw:
+    """Read the one graph in ``raw``; each edge stands there in one direction.
 
     Source
     ------
@@ -243,29 +233,11 @@ HETEROPHILOUS = (
 )
 
 
-def read_heterophilous(raw: Path, name: str) -> Raw:
-    """Read features, edges and classes; the ten masks in the file are not used.
+def _read_heterophilous(raw: Path, name: str) -> Raw:
+    """Read an NPZ file; the ten masks in it are not used.
 
-    Parameters
-    ----------
-    raw : Path
-        Has an NPZ file with ``node_features`` (num_nodes, num_features),
-        ``node_labels`` (num_nodes,) and ``edges`` (num_edges, 2), each edge in one
-        direction or both.
-    name : str
-
-    Returns
-    -------
-    x : float32 array, shape (num_nodes, num_features)
-    edges : int64 array, shape (2, num_edges)
-    y : int64 array, shape (num_nodes,)
-
-    Raises
-    ------
-    DataError
-        An array has another shape, or holds no numbers.
-    ValueError, KeyError
-        The file is no archive of arrays, or lacks one. Objects are not unpickled.
+    It holds ``node_features``, ``node_labels`` and ``edges`` (num_edges, 2), each edge
+    in one direction or both. Objects are not unpickled.
     """
     path = raw / f"{name}.npz"
     with path.open("rb") as given, np.load(given, allow_pickle=False) as file:
@@ -445,16 +417,16 @@ def _convert(name: str, files: list[Path], features: str) -> GraphSet:
 
 def _planetoid(name: str) -> NodeSource:
     files = tuple(f"ind.{name.lower()}.{part}" for part in PARTS)
-    return NodeSource("planetoid", files, read_planetoid, "Planetoid")
+    return NodeSource("planetoid", files, _read_planetoid, "Planetoid")
 
 
 def _amazon(name: str) -> NodeSource:
     file = f"amazon_electronics_{name.lower()}.npz"
-    return NodeSource("amazon", (file,), read_amazon, "Amazon")
+    return NodeSource("amazon", (file,), _read_amazon, "Amazon")
 
 
 def _heterophilous(name: str) -> NodeSource:
-    made = "heterophilous", (f"{name}.npz",), read_heterophilous
+    made = "heterophilous", (f"{name}.npz",), _read_heterophilous
     return NodeSource(*made, "HeterophilousGraphDataset")
 
 
@@ -469,7 +441,7 @@ NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
         "ogbn-arxiv": NodeSource(
             "ogb",
             OGB_FILES,
-            read_ogb,
+            _read_ogb,
             cure="unpack arxiv.zip of https://snap.stanford.edu/ogb/data/nodeproppred"
             " into that folder",
             also=("ogbn_arxiv", "arxiv"),  # of the package ogb, and of the archive
