@@ -177,8 +177,8 @@ _TITLE = "# Leaderboard"
 _PART = "\n## "
 _RULE = (
     "Each part is a suite, made by a command from kept rows. What the words mean:"
-    " [benchmark](benchmark.md). A row is submitted as a change to this repository. It"
-    " needs the module of the method in `examples/`, all pairs of the suite with"
+    " [benchmark](../benchmark.md). A row is submitted as a change to this repository."
+    " It needs the module of the method in `examples/`, all pairs of the suite with"
     " `--keep`, and the same bytes when we run it again. A part without a row"
     " `majority` is older than that row."
 )
@@ -235,7 +235,7 @@ def suite_part(suite: str, reports: Sequence[Report], rows: Table) -> str:
             f" {path}; add --keep"
         )
     commits = ", ".join(sorted(set(rows["commit"])))
-    source = f"Rows: [{path.name}](runs/{path.name}), by the code of {commits}."
+    source = f"Rows: [{path.name}]({path.name}), by the code of {commits}."
     texts = [paragraph(source)]
     texts += [markdown(f"{r.title}: {suite}", r.parts) for r in reports]
     return "\n\n".join(texts)

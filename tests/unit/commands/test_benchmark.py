@@ -410,8 +410,8 @@ def test_each_kept_suite_has_its_part_of_the_leaderboard():
     docs = project_root() / "docs"
     files = docs.glob("runs/benchmark-*.csv")
     kept = {path.stem.removeprefix("benchmark-") for path in files}
-    text = (docs / "leaderboard.md").read_text()
-    parts = read_page(docs / "leaderboard.md")
+    text = (docs / "runs" / "leaderboard.md").read_text()
+    parts = read_page(docs / "runs" / "leaderboard.md")
     assert parts.keys() == kept
     assert write_page(parts) == text
     for suite, part in parts.items():
