@@ -167,3 +167,11 @@ def test_a_module_has_its_name_alone_but_for_stems_of_papers_and_bases():
     stems = Counter(p.stem for p in MODULES)
     shared = papers | {"__init__", "__main__", "base"}
     assert [s for s, n in stems.items() if n > 1 and s not in shared] == []
+
+
+def test_every_test_of_the_table_of_guarantees_is_there():
+    table = (ROOT / "tests" / "guarantees.md").read_text()
+    rows = re.findall(r"^\| .* \| `(.+?)::(.+?)` \|$", table, re.MULTILINE)
+    assert len(rows) > 40
+    for file, name in rows:
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(), (file, name)
