@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import toys
 from flwr.app import Error, Message
 from plays import play
 
@@ -13,6 +14,7 @@ from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.flower_names import simulation
 from fedgraph_flwr.core.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
+from strategies.fedavg import FedAvg
 from strategies.round_report import ClientInfo
 
 HOSTS = [(0, 2), (1,)]  # clients by node
@@ -154,6 +156,14 @@ def test_min_fit_replies_is_a_share_of_all_clients(share, enough):
             play_with({1: "gone"}, **{"min-fit-replies": share})
 
 
+def test_rounding_asks_for_one_reply_too_many():
+    run = toys.resolved(**{"min-fit-replies": 0.55, "num-clients": 100})
+    strategy = FedAvg(run.settings, run.params, experiment="e")
+    strategy.clients = dict.fromkeys(range(100))
+    strategy.round.asked = list(range(100))
+    strategy.round.require(dict.fromkeys(range(55), Parcel()))
+
+
 DEAD = Error(0, "<class 'ray.exceptions.ActorDiedError'>:<'killed'>")
 
 
@@ -193,3 +203,15 @@ def info(client: int, node: int) -> ClientInfo:
     return ClientInfo(
         client=client, node_id=node, split_hash="", raw_sha256="", **counts
     )
+
+
+def test_evaluate_messages_go_out_after_the_last_round_only():
+    strategy, _ = play_with({}, **{"num-server-rounds": 5})
+    grid = Site({})
+    assert strategy.configure_evaluate(4, None, None, grid) == []
+    strategy.roll_call(grid)
+    (header,) = {
+        unpack(m.content)[1]["server-round"]
+        for m in strategy.configure_evaluate(5, None, None, grid)
+    }
+    assert header == 6
