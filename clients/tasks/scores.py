@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedgraph_flwr.core.wire import Parcel, count_key, evaluation_key
 from ..losses import check_shapes
 
 Array = NDArray[np.floating]
+Ranked = Callable[[IntArray, IntArray], float]  # see `auc`
 
 
 @dataclass(frozen=True)
@@ -58,16 +60,20 @@ def roc_auc(scores: Array, y: Array) -> TaskScores:
     scores, y : float arrays, shape (num_graphs, num_tasks)
         Larger scores speak for class 1; ``y`` is 0, 1 or NaN.
     """
-    return _per_task(scores, y, auc)
+    return _per_task(scores, y, partial(_of_task, auc))
 
 
 def average_precision(scores: Array, y: Array) -> TaskScores:
     """Average precision of yes per task; skipped as in :func:`roc_auc`."""
-    return _per_task(scores, y, precision)
+    return _per_task(scores, y, partial(_of_task, precision))
+
+
+def _of_task(score: Ranked, scores: NDArray[np.float64], y: Array) -> float:
+    return float(by_row(score, scores[None], y[None] == 1)[0])
 
 
 def of_classes(
-    score: Callable[[Array, NDArray[Any]], float],
+    score: Ranked,
     logits: Array,
     y: IntArray,
     sought: object = None,
@@ -83,38 +89,29 @@ def of_classes(
     if not len(y) or num_classes == 1 or not np.isfinite(wide).all():
         return math.nan
     odds = np.ascontiguousarray(_log_odds(wide).T)
-    found = TaskScores(_by_class(score, odds, y == np.arange(num_classes)[:, None]))
+    found = TaskScores(by_row(score, odds, y == np.arange(num_classes)[:, None]))
     if num_classes == 2 and sought in (0, 1):
         return float(found.per_task[sought])
     return found.mean
 
 
-def _by_class(
-    score: Callable[[Array, NDArray[Any]], float],
-    odds: NDArray[np.float64],
-    is_class: NDArray[np.bool_],
+def by_row(
+    score: Ranked, scores: NDArray[np.float64], is_positive: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Score every class, (num_classes, num_rows), with the bits that ``score`` gives.
+    """Score each row of two arrays of one shape, by :func:`auc` or :func:`precision`.
 
-    All classes are scored in a few calls of NumPy; one with equal odds by itself.
+    NaN where all labels of a row are positive, or none is.
     """
-    size = odds.shape[1]
-    order = np.argsort(-odds, axis=1, kind="stable")
-    hits = np.take_along_axis(is_class, order, axis=1)
-    seen, places = np.cumsum(hits, axis=1), np.arange(1, size + 1)
-    positive = seen[:, -1]
-    found: NDArray[np.float64]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if score is auc:
-            ranks = (hits * (size + 1.0 - places)).sum(axis=1)
-            below = ranks - positive * (positive + 1) / 2
-            found = below / (positive * (size - positive))
-        else:
-            found = (hits * (seen / places)).sum(axis=1) / positive
-    ordered = np.take_along_axis(odds, order, axis=1)
-    for k in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)):
-        found[k] = score(odds[k], is_class[k])
-    found[(positive == 0) | (positive == size)] = math.nan
+    found = np.full(len(scores), math.nan)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    seen = np.cumsum(np.take_along_axis(is_positive, order, axis=1), axis=1)
+    ordered = np.take_along_axis(scores, order, axis=1)
+    is_last = np.ones(scores.shape, bool)  # of equal scores
+    is_last[:, :-1] = ordered[:, 1:] != ordered[:, :-1]
+    for row in range(len(scores)):
+        if 0 < seen[row, -1] < scores.shape[1]:
+            places = np.flatnonzero(is_last[row])
+            found[row] = score(seen[row, places], places + 1)
     return found
 
 
@@ -146,33 +143,36 @@ def _per_task(
     return TaskScores(found)
 
 
-def auc(scores: Array, y: NDArray[Any]) -> float:
+def auc(seen: IntArray, places: IntArray) -> float:
     """Mann-Whitney: share of (positive, negative) pairs in the right order.
 
-    NaN without pairs. Scores of float64, and labels of 0 and 1, of shape (num_graphs,).
+    Parameters
+    ----------
+    seen : int array, shape (num_thresholds,)
+        Positives at and above each threshold, from the highest; equal scores are one.
+    places : int array, shape (num_thresholds,)
+        All at and above each threshold.
     """
-    is_positive = y == 1
-    positive = int(np.count_nonzero(is_positive))
-    negative = len(y) - positive
-    if not positive or not negative:
-        return math.nan
-    ranks = _mean_ranks(scores)[is_positive].sum()
-    return float((ranks - positive * (positive + 1) / 2) / (positive * negative))
+    positive, size = int(seen[-1]), int(places[-1])
+    ranks = size + 0.5 - (places + _before(places)) / 2  # equal scores share their mean
+    total = ((seen - _before(seen)) * ranks).sum()
+    pairs = positive * (size - positive)
+    return float((total - positive * (positive + 1) / 2) / pairs)
 
 
-def precision(scores: Array, y: NDArray[Any]) -> float:
+def precision(seen: IntArray, places: IntArray) -> float:
     """Average precision: sum over thresholds of precision times the rise of recall.
 
-    Equal scores are one threshold, as in scikit-learn. NaN if all labels, of shape
-    (num_graphs,), are 0 or all are 1.
+    Parameters as of :func:`auc`; equal scores are one threshold, as in scikit-learn.
     """
-    order = np.argsort(-scores, kind="stable")
-    last = np.append(np.diff(scores[order]) != 0, True)  # of each threshold
-    found = np.cumsum(y[order] == 1)[last]
-    if not len(y) or not 0 < found[-1] < len(y):
-        return math.nan
-    share = found / (np.flatnonzero(last) + 1)
-    return float((np.diff(found, prepend=0) * share).sum() / found[-1])
+    return float(((seen - _before(seen)) * (seen / places)).sum() / seen[-1])
+
+
+def _before(counts: IntArray) -> IntArray:
+    """Return the counts at the thresholds before."""
+    before = np.zeros_like(counts)
+    before[1:] = counts[:-1]
+    return before
 
 
 def _log_odds(logits: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -183,17 +183,6 @@ def _log_odds(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     others = np.logaddexp(np.hstack([nothing, below]), np.hstack([above, nothing]))
     odds: NDArray[np.float64] = logits - others
     return odds
-
-
-def _mean_ranks(values: Array) -> NDArray[np.float64]:
-    """Ranks from 1, where equal values share the mean of their ranks.
-
-    ``scipy.stats.rankdata`` gives the same, and takes half a second to import.
-    """
-    ordered = np.sort(values)
-    below = ordered.searchsorted(values, "left")
-    ranks: NDArray[np.float64] = (below + ordered.searchsorted(values, "right") + 1) / 2
-    return ranks
 
 
 Floats = NDArray[np.floating[Any]]
