@@ -12,7 +12,6 @@ from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.files import project_root
 from fedgraph_flwr.core.process import choose_device
 from fedgraph_flwr.core.rules import Rule, read_toml
-from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve, tables
 
 FIELDS = {k: f for table in tables() for k, f in table.config_fields().items()}
@@ -118,14 +117,6 @@ def test_an_open_bound_itself_is_refused(key, bound):
     refuse(f"{key} must be a finite number .*got {bound}", **{key: bound})
 
 
-def test_a_number_too_large_for_a_float_is_refused():
-    refuse("num-clients must be an int", **{"num-clients": 10**400})
-
-
-def test_an_unknown_method_lists_the_known_ones():
-    refuse(", ".join(sorted(METHODS)).replace("+", r"\+"), method="sgd")
-
-
 def test_the_first_task_that_fits_the_data_is_taken():
     def task(**overrides):
         return resolve({**defaults(), **overrides}).settings.task
@@ -156,11 +147,6 @@ def test_an_int_may_stand_for_a_float_and_auto_becomes_the_published_value():
     assert isinstance(found.settings.learning_rate, float)
     assert found.settings.num_clients == 7
     assert found.to_config()["gcfl.max-norm-threshold"] == 0.28
-
-
-def test_rules_word_what_is_allowed():
-    assert Rule(float, 0, 1, low_open=True).describe() == "a finite number > 0 and <= 1"
-    assert Rule(str, choices=("a", "b"), auto=True).describe().endswith("or 'auto'")
 
 
 def test_devices():
@@ -195,13 +181,11 @@ def test_a_wrong_value_too_long_to_read_is_cut_short():
         (b"x = '\xff'", "is not valid TOML"),
         (b"x = 1\n" * 2, "is not valid TOML"),
         (b"x = " + b"[" * 5000 + b"]" * 5000, "is not valid TOML"),
-        (b".".join([b"x"] * 5000) + b" = 1", "nested more than 20 deep"),
         (b"x = " + b"[" * 30 + b"]" * 30, "nested more than 20 deep"),
         (b"x = [0x" + b"f" * 5000 + b"]", "int beyond 64 bits"),
-        (b"x = " + b"1" * 5000, "is not valid TOML"),
         (None, "cannot be read: No such file.*; correct its name"),
     ],
-    ids=["utf-8", "twice", "deep", "dotted", "lists", "hex", "digits", "absent"],
+    ids=["utf-8", "twice", "deep", "lists", "hex", "absent"],
 )
 def test_what_is_no_toml_is_a_config_error_naming_the_file(tmp_path, content, message):
     path = tmp_path / "a.toml"

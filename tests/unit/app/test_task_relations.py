@@ -21,7 +21,6 @@ from fedgraph_flwr.results.pooled import (
     read_covariances,
     read_rounds,
     task_sources,
-    write_task_sources,
 )
 from fedgraph_flwr.view import matrices as tasks
 from fedgraph_flwr.view.matrices import draw_task_relations
@@ -120,13 +119,6 @@ def test_who_taught_whom_on_a_line_of_three():
     ]
 
 
-def test_a_task_of_two_neighbours_has_two_sources():
-    everyone = {0: [1, 2], 1: [0, 2], 2: [0, 1]}
-    found = task_sources(OWNED, everyone, NAMES)
-    assert [s.neighbour for s in found if (s.client, s.task) == (0, 2)] == [1, 2]
-    assert not [s for s in found if s.task in OWNED[s.client]]
-
-
 def test_a_run_keeps_omega_and_writes_sources(run):
     finished = run("fedgmtl", **{"task-masks": "0;1;0-1"})
     assert read_rounds(finished.path) == [1, 2, 3]
@@ -216,25 +208,3 @@ def test_a_file_that_claims_too_much_is_not_read(folder, capsys, save, num_tasks
     save(site / "omega-000001.npz", **mine)
     assert fedgraph(["figures", str(site)]) == 2
     assert "does not hold relations of tasks" in capsys.readouterr().err
-
-
-def test_no_name_of_a_task_is_a_formula(tmp_path):
-    """Names of tasks are those that clients have sent."""
-    write_task_sources(tmp_path, task_sources(OWNED, LINE, ["=1+1", *NAMES[1:]]))
-    text = (tmp_path / "task-sources.csv").read_text()
-    assert ",'=1+1," in text
-    assert ",=1+1," not in text
-
-
-def test_a_link_in_place_of_the_table_is_replaced_and_not_followed(tmp_path):
-    mine = tmp_path / "patients.txt"
-    mine.write_text("kept")
-    folder = tmp_path / "run"
-    folder.mkdir()
-    path = folder / "task-sources.csv"
-    path.symlink_to(mine)
-    found = task_sources(OWNED, LINE, NAMES, {0: ((0, 1, 2), OMEGA)})
-    write_task_sources(folder, found)
-    assert mine.read_text() == "kept"
-    assert not path.is_symlink()
-    assert len(path.read_text().splitlines()) == 1 + len(found)

@@ -60,8 +60,6 @@ def test_watts_strogatz_without_rewiring_is_a_ring_lattice():
     ("kind", "n", "degree"),
     [
         ("random-regular", 5, 3),
-        ("random-regular", 4, 4),
-        ("watts-strogatz", 8, 3),
         ("watts-strogatz", 4, 4),
     ],
 )
@@ -109,7 +107,6 @@ def test_weights_of_a_file_become_rows(tmp_path):
     ("text", "message"),
     [
         ("edges = [[0, 3]]", r"the unknown neighbour 3; clients are 0 to 2"),
-        ("edges = [[0, -1]]", r"unknown neighbour -1"),
         ("edges = [[0, true]]", r"every edge \[client, client\]"),
         ("edges = [[0,1], [1,0], [1,2]]", r"asymmetric .*\[1, 2\] is there.* missing"),
         (
@@ -120,7 +117,6 @@ def test_weights_of_a_file_become_rows(tmp_path):
         ("edges = [[1, 1]]", r"joins client 1 to itself"),
         ("edges = [[0, 1, 2]]", r"weight\] with a number from 0 to 1"),
         ("edges = [[0, 1, 0.5], [1, 2]]", r"every edge \[client, client\]"),
-        ("edges = [0]", r"every edge \[client, client\]"),
         ("links = [[0, 1]]", r"must hold edges .* got {'links'"),
         ("edges = [[0, 1]", "cannot be read"),
         (
@@ -144,17 +140,3 @@ def test_a_file_must_be_named_and_there(tmp_path):
         build_topology("file", 3)
     with pytest.raises(ConfigError, match="cannot be read"):
         build_topology("file", 3, edges_file=str(tmp_path / "none.toml"))
-
-
-@pytest.mark.parametrize("content", [b"edges = '\xff'", b"edges = " + b"[" * 5000])
-def test_a_file_that_no_parser_takes_is_refused(tmp_path, content):
-    (tmp_path / "edges.toml").write_bytes(content)
-    with pytest.raises(
-        ConfigError, match=r"edges.toml is not valid TOML: .*edges-file"
-    ):
-        read_edges(str(tmp_path / "edges.toml"), 3)
-
-
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(ConfigError, match="unknown topology 'torus'; known: complete"):
-        build_topology("torus", 4)
