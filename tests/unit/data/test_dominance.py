@@ -79,6 +79,13 @@ def test_shares_of_proteins_by_hand():
 # --- dominance ---
 
 
+def test_fewer_clients_than_classes():
+    # class 0 and 2 belong to client 0, class 1 to client 1
+    assert dominance_counts([10, 10, 10], 2, 0.7).tolist() == [[7, 3, 7], [3, 7, 3]]
+    assert dominance_counts([10, 10, 9, 8], 3, 1.0)[:, 3].tolist() == [8, 0, 0]
+    assert dominance_counts([10, 10, 9, 8], 2, 1.0)[:, 3].tolist() == [0, 8]
+
+
 def test_owners_share_is_exact_where_floats_are_not():
     assert 0.29 * 100 < 29  # the trap
     assert dominance_counts([100, 100], 2, 0.29).tolist() == [[29, 71], [71, 29]]
