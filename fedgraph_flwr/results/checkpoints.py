@@ -188,12 +188,11 @@ def find_resume_point(
     Raises
     ------
     ConfigError
-        The run has done more rounds than it is to have, or an earlier version began it;
-        or the folder has another name than it had.
+        The run has done more rounds than it is to have, or the folder has another name
+        than it had.
     DataError
-        The run's file, or the checkpoint in it, is damaged or gone.
+        The run's file, or the checkpoint in it, is damaged.
     """
-    _check_file(folder, file)
     there, done = file.checkpoints(), file.last_round()
     planned, now = int(before["num-server-rounds"]), settings.num_server_rounds
     must_repeat = planned != now and min(planned, now) in there[-1:]
@@ -238,8 +237,16 @@ def find_resume_point(
     )
 
 
-def _check_file(folder: Path, file: RunFile) -> None:
-    """Refuse a folder without the run's file: nobody would know what clients have."""
+def check_file(folder: Path, file: RunFile) -> None:
+    """Refuse a folder without the run's file: nobody would know what clients have.
+
+    Raises
+    ------
+    ConfigError
+        An earlier version began the run.
+    DataError
+        The file is gone.
+    """
     if is_there(file.path):
         return
     if is_there(folder / "checkpoint"):

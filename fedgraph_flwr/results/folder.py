@@ -36,6 +36,7 @@ from ..core.wire import Lives, NamedArrays
 from ..resolve import Resolved
 from .checkpoints import (
     ResumePoint,
+    check_file,
     check_same_config,
     drop_rounds,
     find_resume_point,
@@ -152,6 +153,7 @@ class RunFolder:
             raise ConfigError(f"resume: {error}") from error
         folder = cls(path, resolved, run_id=run_id)
         try:
+            check_file(path, folder.file)
             check_same_config(path, before, resolved)
             with blaming(path):
                 folder._go_back_to(

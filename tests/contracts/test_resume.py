@@ -107,6 +107,8 @@ def test_runs_of_earlier_versions_are_refused(run, tmp_path):
     part = stopped(run, "fedavg", tmp_path)
     (part.path / "run.sqlite3").unlink()
     (part.path / "checkpoint").mkdir()
+    config = json.loads((part.path / "config.json").read_text())
+    (part.path / "config.json").write_text(json.dumps({**config, "stacked": "auto"}))
     with pytest.raises(ConfigError, match="begun by an earlier version of"):
         resumed(run, part, "fedavg")
 
