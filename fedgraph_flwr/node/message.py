@@ -180,7 +180,8 @@ class Watch:
     def _read(self) -> None:
         """Read the site's policy and, as far as that allows, what the run is."""
         visit = self.visit
-        visit.policy, self._policy_sha256 = read_policy(visit.node)
+        if self._is_site:
+            visit.policy, self._policy_sha256 = read_policy(visit.node)
         check_kind(self._kind)
         if self._is_site:
             with suppress(FedGraphError):  # for which it is refused later
