@@ -21,6 +21,7 @@ from fedgraph_flwr.results.pooled import (
     read_covariances,
     read_rounds,
     task_sources,
+    write_task_sources,
 )
 from fedgraph_flwr.view import matrices as tasks
 from fedgraph_flwr.view.matrices import draw_task_relations
@@ -208,3 +209,17 @@ def test_a_file_that_claims_too_much_is_not_read(folder, capsys, save, num_tasks
     save(site / "omega-000001.npz", **mine)
     assert fedgraph(["figures", str(site)]) == 2
     assert "does not hold relations of tasks" in capsys.readouterr().err
+
+
+def test_a_link_in_place_of_the_table_is_replaced_and_not_followed(tmp_path):
+    mine = tmp_path / "patients.txt"
+    mine.write_text("kept")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    path = folder / "task-sources.csv"
+    path.symlink_to(mine)
+    found = task_sources(OWNED, LINE, NAMES, {0: ((0, 1, 2), OMEGA)})
+    write_task_sources(folder, found)
+    assert mine.read_text() == "kept"
+    assert not path.is_symlink()
+    assert len(path.read_text().splitlines()) == 1 + len(found)
