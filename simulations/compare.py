@@ -29,8 +29,8 @@ from fedgraph_flwr.results.selection import PROTOCOLS
 from fedgraph_flwr.view.curves import draw_losses
 from fedgraph_flwr.view.gain import draw_gain
 
-from .markup import consoles, markdown, print_terminal, tell_unused
-from .tables.captions import Report, make_report
+from .markup import Report, consoles, markdown, print_terminal, tell_unused
+from .tables.captions import make_report
 from .tables.frame import (
     HELD_OUT,
     METRICS,
@@ -129,9 +129,9 @@ def compare_runs(
         for group in groups:
             report = compare(group, rule or group.headline, metric)
             if in_markdown:
-                out.out(markdown(report.title, report.parts), end="\n\n")
+                out.out(markdown(report), end="\n\n")
             else:
-                print_terminal(report.title, report.parts, out)
+                print_terminal(report, out)
         drawn = []
         if figure:
             draw = partial(_draw_gain, rule=rule, metric=metric)

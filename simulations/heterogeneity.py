@@ -35,7 +35,7 @@ from .graph_measures import (
     feature_distributions,
     walk_distributions,
 )
-from .markup import Sheet, consoles, print_terminal, sheet
+from .markup import Report, consoles, print_terminal
 from .run import read_settings
 
 _MAX_GRAPHS = 5000  # differences of all pairs are held at once
@@ -321,14 +321,15 @@ def analyse(
     )
 
 
-def sheets(found: Analysis) -> Iterable[Sheet | str]:
+def parts(found: Analysis) -> Iterable[pd.DataFrame | str]:
     """Tables and sentences for the terminal, each at most 80 columns wide."""
     names, measures = [g.name for g in found.groups], [*found.measures]
     within = [
         [g.name, g.num_graphs, len(g.graphs), exact, *_spreads(found.pairs, (k, k))]
         for k, (g, exact) in enumerate(zip(found.groups, found.exact, strict=True))
     ]
-    yield sheet(["within", "graphs", "drawn", "exact", *measures], within)
+    heads = ["within", "graphs", "drawn", "exact", *measures]
+    yield pd.DataFrame(within, columns=heads)
     between = [
         [names[a], names[b], *_spreads(found.pairs, (a, b))]
         for a, b in found.pairs.index
@@ -337,13 +338,13 @@ def sheets(found: Analysis) -> Iterable[Sheet | str]:
     if len(between) > _MAX_PRINTED:
         yield f"{len(between)} pairs of groups are in pairs.csv of --out, not here."
     elif between:
-        yield sheet(["between", "and", *measures], between, ["and"])
+        yield pd.DataFrame(between, columns=["between", "and", *measures])
     if found.clusters:
         rows = [
             [k, " ".join(map(str, of)), *_spreads(found.pairs_of_clusters, (k, k))]
             for k, of in enumerate(found.clusters)
         ]
-        yield sheet(["within cluster", "clients", *measures], rows, ["clients"])
+        yield pd.DataFrame(rows, columns=["within cluster", "clients", *measures])
     what, moved = ("clusters", "clients") if found.clusters else ("groups", "graphs")
     for name, m in found.measures.items():
         if not math.isfinite(m.everyone):
@@ -360,7 +361,7 @@ def sheets(found: Analysis) -> Iterable[Sheet | str]:
             for name, c in found.beside_random
         ]
         heads = ["group", "property", "real", "random", "p", "n"]
-        yield sheet(heads, beside, ["property"])
+        yield pd.DataFrame(beside, columns=heads)
         yield (
             "Each graph is compared with random graphs of as many nodes and edges."
             " p: paired t-test, two-sided, over n graphs."
@@ -489,7 +490,8 @@ def heterogeneity(
     console, _ = consoles()
     groups = load_groups(names, keys, run, effort)
     found = analyse(groups, find_clusters(run, len(groups)), effort)
-    print_terminal("Heterogeneity of graphs", sheets(found), console)
+    report = Report(title="Heterogeneity of graphs", parts=[*parts(found)])
+    print_terminal(report, console)
     for path in write(found, out) if out else ():
         console.out(path)
     return 0

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import typer
 from numpy.typing import NDArray
 from rich.markup import escape
@@ -43,7 +44,7 @@ from fedgraph_flwr.core.process import end_with_parent
 from fedgraph_flwr.core.rules import Value, read_toml
 
 from .leak_game import Floats, Setting, Sight, known_game, play_known, ratios
-from .markup import consoles, pipe_table, sheet
+from .markup import consoles, pipe_table
 from .run import KeyValues, numbers, read_settings
 
 Scored = tuple[Floats, NDArray[np.bool_]]  # scores, and whether the edge was there
@@ -347,7 +348,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     headings = ["run", "epsilon of a view", "in the ledger", "bound", "best possible"]
     headings += ["less noise that would be seen"]
     headings += [f"{a}{w}" for a in ATTACKS for w in ("", ": epsilon >=")]
-    return pipe_table(sheet(headings, map(_cells, rows)))
+    return pipe_table(pd.DataFrame(map(_cells, rows), columns=headings))
 
 
 def _cells(row: Row) -> list[str]:

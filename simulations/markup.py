@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from textwrap import fill
+from typing import Any
 
+import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
 from rich.markup import escape
@@ -16,26 +18,38 @@ from fedgraph_flwr.core.words import visible
 _PADDING = 3  # of a column: a space on either side, and one for the edges
 PIPE_WIDTH = 140  # rich assumes 80 columns where there is no terminal
 PAGE_WIDTH = 118  # of the prose of pages
+PIPE = "\\|"  # in a cell of a GitHub table
+# Headings of columns that are not of numbers, beside the first of each table.
+TEXTS = frozenset(
+    {
+        "and",
+        "candidate",
+        "clients",
+        "judged",
+        "opponent",
+        "property",
+        "seeds",
+        "verdict",
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sheet:
-    """One table in words; ``is_text`` says which columns are not numbers."""
+class Report:
+    """A title, then tables of texts and numbers, and paragraphs, in order."""
 
-    headings: Sequence[str]
-    is_text: Sequence[bool]
-    cells: Sequence[Sequence[str]]
+    title: str
+    parts: Sequence[pd.DataFrame | str]
 
 
-def sheet(
-    headings: Sequence[str],
-    rows: Iterable[Iterable[object]],
-    texts: Collection[str] = (),
-) -> Sheet:
-    """Make a sheet; the first column and those of ``texts`` are not numbers."""
-    is_text = [k == 0 or heading in texts for k, heading in enumerate(headings)]
-    cells = [[*map(str, row)] for row in rows]
-    return Sheet(headings=headings, is_text=is_text, cells=cells)
+def texts(table: pd.DataFrame) -> list[bool]:
+    """Say which columns are not of numbers: the first, and those of ``TEXTS``."""
+    return [k == 0 or heading in TEXTS for k, heading in enumerate(table.columns)]
+
+
+def lines_of(table: pd.DataFrame) -> list[tuple[Any, ...]]:
+    """Rows of a table, without headings."""
+    return [*table.itertuples(index=False, name=None)]
 
 
 def consoles() -> tuple[Console, Console]:
@@ -52,21 +66,20 @@ def tell_unused(lines: Iterable[str], err: Console) -> None:
         err.out(f"not used: {visible(line)}")
 
 
-def markdown(title: str, parts: Iterable[Sheet | str]) -> str:
-    """Write a title, tables and paragraphs for GitHub."""
+def markdown(report: Report) -> str:
+    """Write a report for GitHub."""
     blocks = [
         paragraph(part) if isinstance(part, str) else "\n".join(pipe_table(part))
-        for part in map(_shown, parts)
+        for part in map(_shown, report.parts)
     ]
-    return "\n\n".join([f"### {visible(title)}", *blocks])
+    return "\n\n".join([f"### {visible(report.title)}", *blocks])
 
 
-def _shown(part: Sheet | str) -> Sheet | str:
+def _shown(part: pd.DataFrame | str) -> pd.DataFrame | str:
     """Write out what would command a terminal: folders of runs may be a stranger's."""
     if isinstance(part, str):
         return visible(part)
-    cells = [[*map(visible, row)] for row in part.cells]
-    return replace(part, headings=[*map(visible, part.headings)], cells=cells)
+    return part.map(str).map(visible).rename(columns=visible)
 
 
 def paragraph(text: str) -> str:
@@ -74,24 +87,25 @@ def paragraph(text: str) -> str:
     return fill(text, PAGE_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def print_terminal(title: str, parts: Iterable[Sheet | str], console: Console) -> None:
-    """Print tables and paragraphs; a table that is too wide becomes several."""
-    console.print(f"[bold]{escape(visible(title))}[/bold]")
-    for part in map(_shown, parts):
+def print_terminal(report: Report, console: Console) -> None:
+    """Print a report; a table that is too wide becomes several."""
+    console.print(f"[bold]{escape(visible(report.title))}[/bold]")
+    for part in map(_shown, report.parts):
         if isinstance(part, str):
             console.print(escape(part), style="italic")
             continue
         for columns in fitting(part, console.width):
-            console.print(_table(part, columns))
+            console.print(_printed(part, columns))
     console.print()
 
 
-def fitting(of: Sheet, width: int) -> list[list[int]]:
+def fitting(table: pd.DataFrame, width: int) -> list[list[int]]:
     """Share columns out over tables that fit; each begins with the first column.
 
     Parameters
     ----------
-    of : Sheet
+    table : DataFrame
+        Of texts.
     width : int
         Of the terminal, in characters.
 
@@ -100,7 +114,7 @@ def fitting(of: Sheet, width: int) -> list[list[int]]:
     list of list of int
         Columns of each table, ascending. One that is too wide alone is folded.
     """
-    rows = [of.headings, *of.cells]
+    rows = [tuple(table.columns), *lines_of(table)]
     widths = [_PADDING + max(map(len, column)) for column in zip(*rows, strict=True)]
     tables = [[0]]
     for k in range(1, len(widths)):
@@ -111,18 +125,19 @@ def fitting(of: Sheet, width: int) -> list[list[int]]:
     return tables
 
 
-def _table(of: Sheet, columns: Sequence[int]) -> Table:
-    table = Table(box=SIMPLE_HEAD)
+def _printed(table: pd.DataFrame, columns: Sequence[int]) -> Table:
+    printed, is_text = Table(box=SIMPLE_HEAD), texts(table)
     for k in columns:
-        justify: JustifyMethod = "left" if of.is_text[k] else "right"
-        table.add_column(escape(of.headings[k]), justify=justify, overflow="fold")
-    for cells in of.cells:
-        table.add_row(*(escape(cells[k]) for k in columns))
-    return table
+        justify: JustifyMethod = "left" if is_text[k] else "right"
+        heading = escape(table.columns[k])
+        printed.add_column(heading, justify=justify, overflow="fold")
+    for cells in lines_of(table):
+        printed.add_row(*(escape(cells[k]) for k in columns))
+    return printed
 
 
-def pipe_table(of: Sheet) -> list[str]:
+def pipe_table(table: pd.DataFrame) -> list[str]:
     """Lines of a GitHub table; columns of numbers are aligned to the right."""
-    rules = ["---" if is_text else "---:" for is_text in of.is_text]
-    rows = ([cell.replace("|", "\\|") for cell in cells] for cells in of.cells)
-    return [f"| {' | '.join(cells)} |" for cells in (of.headings, rules, *rows)]
+    rules = ["---" if is_text else "---:" for is_text in texts(table)]
+    rows = (map(str, cells) for cells in (table.columns, rules, *lines_of(table)))
+    return [f"| {' | '.join(c.replace('|', PIPE) for c in cells)} |" for cells in rows]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import typer
 from numpy.typing import NDArray
 
@@ -25,7 +26,7 @@ from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.resolve import defaults, resolve
 
 from .graph_measures import adjacency, clustering, divergences
-from .markup import Sheet, consoles, print_terminal, sheet
+from .markup import Report, consoles, print_terminal
 from .run import numbers
 
 TARGETS = Path(__file__).with_name("targets_nodes.toml")
@@ -93,8 +94,8 @@ def _report(
     *,
     split_seed: int,
     with_clients: bool,
-) -> tuple[str, Sheet]:
-    """Title and table of a data set, with rows for each number of clients.
+) -> Report:
+    """Make the table of a data set, with rows for each number of clients.
 
     Raises
     ------
@@ -135,7 +136,8 @@ def _report(
             apart = heterogeneity([one.label_counts, rest])
             add(f"  client {client}", (*one[:3], apart))
     headings = ["clients", "nodes", "edges", "clustering", "heterogeneity"]
-    return f"{dataset}, partition {partition}", sheet(headings, rows)
+    found = pd.DataFrame(rows, columns=headings)
+    return Report(title=f"{dataset}, partition {partition}", parts=[found])
 
 
 def node_statistics(
@@ -159,8 +161,8 @@ def node_statistics(
     """Measure clients of one graph, beside the tables of the paper."""
     counts = numbers("--clients", clients)
     for name in names:
-        title, shown = _report(
+        found = _report(
             name, counts, partition, split_seed=split_seed, with_clients=each
         )
-        print_terminal(title, [shown], consoles()[0])
+        print_terminal(found, consoles()[0])
     return 0

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import click
 import numpy as np
+import pandas as pd
 import typer
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
@@ -21,7 +22,7 @@ from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.results.reader import blaming, read_matrices, read_summary
 
 from .graph_measures import divergences
-from .markup import consoles, print_terminal, sheet
+from .markup import Report, consoles, print_terminal
 
 
 def label_similarity(class_counts: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -86,7 +87,8 @@ def relatedness(
         for t in sorted({rounds[0], rounds[len(rounds) // 2], rounds[-1]}):
             rho, std = found[t]
             rows.append([run.name, t, f"{rho:+.3f}", f"{std:.2e}"])
-    shown = sheet(["run", "round", "Spearman", "std off the diagonal"], rows)
+    headings = ["run", "round", "Spearman", "std off the diagonal"]
     title = f"{matrix} against the similarity of class shares"
-    print_terminal(title, [shown], consoles()[0])
+    report = Report(title=title, parts=[pd.DataFrame(rows, columns=headings)])
+    print_terminal(report, consoles()[0])
     return 0

@@ -221,8 +221,7 @@ def study(
     found = by_row(results)
     if page is None:
         tell_unused([f"{r}: in no table of {of.name}" for r in rest(of, found)], err)
-        text = "\n\n".join(markdown(r.title, r.parts) for r in make_reports(of, found))
-        out.out(text)
+        out.out("\n\n".join(map(markdown, make_reports(of, found))))
     else:
         write_text(page, page_text(of, found, page, csv))
         err.out(f"written: {page}")
@@ -289,7 +288,7 @@ def page_text(study: Study, found: Rows, place: Path, csv: Path | None) -> str:
         ),
         paragraph(rule_words(shown) + "."),
     ]
-    return "\n\n".join([*head, *(markdown(r.title, r.parts) for r in reports)]) + "\n"
+    return "\n\n".join([*head, *map(markdown, reports)]) + "\n"
 
 
 def rest(study: Study, found: Rows) -> list[str]:

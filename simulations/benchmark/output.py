@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -14,9 +15,8 @@ from fedgraph_flwr.core.files import write_text
 from fedgraph_flwr.results.reader import blaming
 from fedgraph_flwr.view.style import PALETTE, bare, save
 
-from ..markup import Sheet, markdown, paragraph
+from ..markup import Report, lines_of, markdown, paragraph, texts
 from ..tables import frame
-from ..tables.captions import Report
 from ..tables.frame import KEY, Table
 from ..tables.stats import Ranks
 from .suite import kept_path
@@ -45,20 +45,20 @@ def write_all(
 ) -> list[Path]:
     """Write all forms into a folder; returns the files."""
     image = draw_ranks(found, folder / "ranks.png") if found else None
-    texts = {
+    forms = {
         "benchmark.md": markdown_page(title, reports, image),
         "benchmark.tex": latex(title, reports, image),
         "benchmark.html": html(title, reports, image),
         "differences.csv": differences_csv(duels),
     }
-    for name, text in texts.items():
+    for name, text in forms.items():
         write_text(folder / name, text)
-    return [folder / name for name in texts] + ([image] if image else [])
+    return [folder / name for name in forms] + ([image] if image else [])
 
 
 def markdown_page(title: str, reports: Sequence[Report], image: Path | None) -> str:
     """Write a page for GitHub."""
-    parts = [f"# {title}", *(markdown(r.title, r.parts) for r in reports)]
+    parts = [f"# {title}", *map(markdown, reports)]
     if image:
         parts.append(f"![Mean ranks with the critical difference]({image.name})")
     return "\n\n".join(parts) + "\n"
@@ -102,13 +102,14 @@ def tex(text: str) -> str:
     return "".join(_TEX.get(letter, letter) for letter in text)
 
 
-def _tabular(sheet: Sheet) -> list[str]:
-    columns = "".join("l" if is_text else "r" for is_text in sheet.is_text)
+def _tabular(table: Table) -> list[str]:
+    columns = "".join("l" if is_text else "r" for is_text in texts(table))
     # A cell that begins with [ would be read as an option of the line before it.
     rows = [
-        " & ".join(f"{{{tex(c)}}}" for c in cells) + r" \\" for cells in sheet.cells
+        " & ".join(f"{{{tex(str(c))}}}" for c in cells) + r" \\"
+        for cells in lines_of(table)
     ]
-    heading = " & ".join(tex(h) for h in sheet.headings) + r" \\"
+    heading = " & ".join(map(tex, table.columns)) + r" \\"
     return [
         r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{{columns}}}",
@@ -140,15 +141,15 @@ def html(title: str, reports: Sequence[Report], image: Path | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(sheet: Sheet) -> list[str]:
-    classes = [" class=text" if is_text else "" for is_text in sheet.is_text]
+def _table(table: Table) -> list[str]:
+    classes = [" class=text" if is_text else "" for is_text in texts(table)]
 
-    def line(tag: str, cells: Sequence[str]) -> str:
-        found = zip(cells, classes, strict=True)
+    def line(tag: str, cells: Iterable[object]) -> str:
+        found = zip(map(str, cells), classes, strict=True)
         return "".join(f"<{tag}{k}>{escape(c)}</{tag}>" for c, k in found)
 
-    rows = [f"<tr>{line('td', cells)}</tr>" for cells in sheet.cells]
-    return ["<table>", f"<tr>{line('th', sheet.headings)}</tr>", *rows, "</table>"]
+    rows = [f"<tr>{line('td', cells)}</tr>" for cells in lines_of(table)]
+    return ["<table>", f"<tr>{line('th', table.columns)}</tr>", *rows, "</table>"]
 
 
 def draw_ranks(found: Ranks, path: Path) -> Path:
@@ -207,8 +208,8 @@ def read_page(path: Path) -> dict[str, str]:
 
 def write_page(parts: Mapping[str, str]) -> str:
     """Write the page; parts are ordered by their suites' names."""
-    texts = [f"## {name}\n\n{parts[name]}" for name in sorted(parts)]
-    return "\n\n".join([_TITLE, paragraph(_RULE), *texts]) + "\n"
+    bodies = [f"## {name}\n\n{parts[name]}" for name in sorted(parts)]
+    return "\n\n".join([_TITLE, paragraph(_RULE), *bodies]) + "\n"
 
 
 def suite_part(suite: str, reports: Sequence[Report], rows: Table) -> str:
@@ -236,6 +237,5 @@ def suite_part(suite: str, reports: Sequence[Report], rows: Table) -> str:
         )
     commits = ", ".join(sorted(set(rows["commit"])))
     source = f"Rows: [{path.name}]({path.name}), by the code of {commits}."
-    texts = [paragraph(source)]
-    texts += [markdown(f"{r.title}: {suite}", r.parts) for r in reports]
-    return "\n\n".join(texts)
+    named = [replace(r, title=f"{r.title}: {suite}") for r in reports]
+    return "\n\n".join([paragraph(source), *map(markdown, named)])

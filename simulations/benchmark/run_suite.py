@@ -20,9 +20,9 @@ from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.core.tasks import OF_COMMONEST
 from fedgraph_flwr.resolve import defaults, fits
 
-from ..markup import Sheet, consoles, sheet
+from ..markup import Report, consoles
 from ..tables import frame
-from ..tables.captions import NONE, Report, make_report, points_text, subtract
+from ..tables.captions import NONE, make_report, points_text, subtract
 from ..tables.frame import FIELDS, HELD_OUT, ON_ALL, PAIR, RULES, Table, records, table
 from ..tables.stats import TIE, Ranks, ranks
 from ..tables.studies import OWN_START, Study, StudyTable
@@ -304,7 +304,7 @@ def _verdict_report(
     roles = ", ".join(f"{m.name} ({m.role})" for m in methods)
     roles += f", {MAJORITY} (control, trains nothing)"
     num_open = sum(d.word not in (EQUAL, INERT) for d in duels)
-    parts: list[Sheet | str] = [
+    parts: list[pd.DataFrame | str] = [
         sentence(m.name, duels, _num_missing(m, methods, suite, lacking))
         for m in methods
         if m.role == "candidate"
@@ -329,7 +329,7 @@ def _verdict_report(
     if not math.isnan(ranking.p_value):
         friedman = f"Friedman's p = {ranking.p_value:.3f}"
     rows = [[m, f"{rank:.2f}"] for m, rank in ranking.mean.items()]
-    parts.append(sheet(["method", "mean rank"], rows))
+    parts.append(pd.DataFrame(rows, columns=["method", "mean rank"]))
     parts.append(
         f"Ranks over {ranking.num_data} data sets: {friedman}, Nemenyi's critical"
         f" difference {ranking.critical:.2f}."
@@ -381,7 +381,7 @@ def _duel_report(duels: Sequence[Duel]) -> Report:
         "Points of the score. Worst client: its mean difference, in points."
         f" {START}: the candidate's own model before training."
     )
-    shown = sheet(headings, cells, ("candidate", "opponent", "judged"))
+    shown = pd.DataFrame(cells, columns=headings)
     return Report(title="Differences", parts=[shown, words])
 
 

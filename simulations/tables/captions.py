@@ -6,13 +6,12 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
 from fedgraph_flwr.results.selection import PROTOCOLS
 
-from ..markup import Sheet, sheet
+from ..markup import Report
 from .frame import ERRORS, PER_CLIENT, RULES, START, Table, from_start, pair
 from .stats import NOT_SHOWN, Difference
 from .studies import OWN_START, Study, StudyTable
@@ -35,15 +34,7 @@ _SPREADS = {
 }
 _SHARED = " over the means of splits, as pairs on one split share it"
 Rows = Mapping[str, Table]
-Cells = list[tuple[str, str]]  # heading and cell
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """One table in words: its title, then sheets and paragraphs in order."""
-
-    title: str
-    parts: Sequence[Sheet | str]
+Cells = dict[str, str]  # by heading
 
 
 def make_reports(study: Study, found: Rows) -> list[Report]:
@@ -63,12 +54,12 @@ def make_report(study: Study, table: StudyTable, found: Rows) -> Report:
     rows = [row for row in table.rows if row in found]
     columns = _columns(study, table)
     lines = [_row_cells(study, row, found[row], columns) for row in rows]
-    parts: list[Sheet | str] = [_sheet(lines)]
+    parts: list[pd.DataFrame | str] = [_used(lines)]
     if missing := [row for row in table.rows if row not in found]:
         parts.append(f"Not run: {', '.join(missing)}.")
     differences = [_difference_cells(study, a, b, found) for a, b in table.differences]
     if kept := [cells for cells in differences if cells]:
-        parts.append(_sheet(kept))
+        parts.append(_used(kept))
     parts.append(_protocol(study, pd.concat([found[row] for row in rows])))
     notes = [*_notes(study, {row: found[row] for row in rows}), *table.notes]
     return Report(title=table.title, parts=[*parts, *(f"Note: {n}" for n in notes)])
@@ -112,16 +103,15 @@ def _row_cells(
     target = study.targets.get(row)
     published = {m for t in study.targets.values() for m in t.scores}
     headings = {measure: heading for heading, measure in columns.items()}
-    ours = [(heading, _cell(study, m, results)) for heading, m in columns.items()]
-    papers = [
-        (
-            "paper" if len(published) == 1 else f"paper {headings[m]}",
-            _paper(target.scores.get(m) if target else None),
+    ours = {heading: _cell(study, m, results) for heading, m in columns.items()}
+    papers = {
+        "paper" if len(published) == 1 else f"paper {headings[m]}": _paper(
+            target.scores.get(m) if target else None
         )
         for m in columns.values()
         if m in published
-    ]
-    return [("row", row), *ours, *papers]
+    }
+    return {"row": row, **ours, **papers}
 
 
 def _cell(study: Study, measure: str, results: Table) -> str:
@@ -172,31 +162,30 @@ def _difference_cells(study: Study, a: str, b: str, found: Rows) -> Cells:
     """Cells of one difference; empty if nothing can be subtracted."""
     difference = subtract(a, b, study.rule, found)
     if difference is None:
-        return []
+        return {}
     is_over_local = b.startswith("local")
     target = study.targets.get(a)
     least, count = (target.gain if target and is_over_local else None) or (None, None)
     gains = difference.gains if is_over_local else ()
-    also = (
-        (
-            f"{heading} points [95 %]",
-            _points_or_none(subtract(a, b, m, found), study.interval),
+    also = {
+        f"{heading} points [95 %]": _points_or_none(
+            subtract(a, b, m, found), study.interval
         )
         for heading, m in study.also.items()
-    )
-    return [
-        ("difference", f"{a} - {b}"),
-        ("pairs", str(difference.num_pairs)),
-        ("points [95 %]", _points_or_none(difference, study.interval)),
-        ("by split", " ".join(f"{m:+.1f}" for m in difference.by_split()) or NONE),
-        *also,
-        ("verdict", common_verdict(study, a, b, found) if study.verdicts else NONE),
-        ("smallest gain", f"{min(gains) / 100:+.4f}" if gains else NONE),
-        ("paper's smallest", NONE if least is None else f"{least:+.4f}"),
-        ("not worse", _not_worse(difference) if gains else NONE),
-        ("paper's not worse", NONE if count is None else str(count)),
-        ("paper", _published(study, a, b)),
-    ]
+    }
+    return {
+        "difference": f"{a} - {b}",
+        "pairs": str(difference.num_pairs),
+        "points [95 %]": _points_or_none(difference, study.interval),
+        "by split": " ".join(f"{m:+.1f}" for m in difference.by_split()) or NONE,
+        **also,
+        "verdict": common_verdict(study, a, b, found) if study.verdicts else NONE,
+        "smallest gain": f"{min(gains) / 100:+.4f}" if gains else NONE,
+        "paper's smallest": NONE if least is None else f"{least:+.4f}",
+        "not worse": _not_worse(difference) if gains else NONE,
+        "paper's not worse": NONE if count is None else str(count),
+        "paper": _published(study, a, b),
+    }
 
 
 def _not_worse(difference: Difference) -> str:
@@ -242,12 +231,10 @@ def _paper(score: tuple[float, float | None] | None) -> str:
     return f"{value:.4f}" + ("" if spread is None else f" ± {spread:g}")
 
 
-def _sheet(lines: Sequence[Cells]) -> Sheet:
-    """Make a sheet without its empty columns."""
-    used = {name for cells in lines for name, cell in cells if cell != NONE}
-    headings = [name for name, _ in lines[0] if name in used]
-    rows = [[cell for name, cell in cells if name in used] for cells in lines]
-    return sheet(headings, rows, ("seeds", "verdict"))
+def _used(lines: Sequence[Cells]) -> pd.DataFrame:
+    """Make a table without its empty columns."""
+    found = pd.DataFrame(lines)
+    return found.loc[:, (found != NONE).any()]
 
 
 def _protocol(study: Study, results: Table) -> str:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import toys
 
@@ -47,8 +48,7 @@ from simulations.benchmark.verdict import (
     sentence,
 )
 from simulations.cli import main as fedgraph
-from simulations.markup import Sheet
-from simulations.tables.captions import Report
+from simulations.markup import Report
 from simulations.tables.frame import read, records, table
 from simulations.tables.stats import Difference, Ranks, ranks
 
@@ -209,8 +209,8 @@ def test_a_constant_prediction_stands_beside_every_method(
     assert (duel.opponent, duel.word) == ("majority", "better")
     expected = [100 * (0.9 + 0.01 * s - floor) for s in SEEDS]
     assert duel.difference.values == pytest.approx(expected)
-    sheet = next(p for p in reports[-1].parts if isinstance(p, Sheet))
-    assert ["majority", "5", "0", f"{floor:.4f} ± 0.0000"] == sheet.cells[1][:4]
+    sheet = next(p for p in reports[-1].parts if not isinstance(p, str))
+    assert ["majority", "5", "0", f"{floor:.4f} ± 0.0000"] == [*sheet.iloc[1]][:4]
     assert "majority (control, trains nothing)" in str(reports[0].parts)
 
 
@@ -354,7 +354,7 @@ def test_results_on_other_files_are_not_mixed(tmp_path, name, words):
 
 
 def test_words_are_escaped():
-    sheet = Sheet(headings=["a_b"], is_text=[True], cells=[["[0] & <x>"]])
+    sheet = pd.DataFrame({"a_b": ["[0] & <x>"]})
     reports = [Report(title="50 %", parts=[sheet, "#1 ± 2"])]
     found = latex("T", reports, None)
     assert r"a\_b" in found
@@ -369,11 +369,8 @@ def test_the_document_compiles(tmp_path):
     if (compiler := shutil.which("pdflatex")) is None:
         pytest.skip("no LaTeX here: apt-get install texlive-latex-recommended")
     letters = r"\ & % $ # _ { } ~ ^ ± < > ` | š"
-    sheet = Sheet(
-        headings=["data", letters],
-        is_text=[True, False],
-        cells=[["[0, 1]", "+1.00 [-0.50, +2.50]"], [letters, "*"]],
-    )
+    cells = [["[0, 1]", "+1.00 [-0.50, +2.50]"], [letters, "*"]]
+    sheet = pd.DataFrame(cells, columns=["data", letters])
     reports = [Report(title=f"x {letters}", parts=[sheet, f"Text {letters}."])]
     found = Ranks(mean={"a_b": 1.0, "c": 2.0}, num_data=2, p_value=0.1, critical=1.4)
     write_all(tmp_path, "Benchmark a_b", reports, [], found)

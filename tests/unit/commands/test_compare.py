@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -15,7 +16,7 @@ from fedgraph_flwr.results.reader import load_summary
 from simulations import compare
 from simulations.cli import main as fedgraph
 from simulations.markup import (
-    Sheet,
+    Report,
     consoles,
     fitting,
     print_terminal,
@@ -92,10 +93,7 @@ def sheets_of(root: Path, rule: str = "final") -> list[dict[str, dict[str, str]]
     """Scores and differences as printed: name of the row -> heading -> cell."""
     (group,) = group_runs(find_runs([root]).runs)
     sheets = [p for p in compare.compare(group, rule).parts if not isinstance(p, str)]
-    return [
-        {cells[0]: dict(zip(s.headings, cells, strict=True)) for cells in s.cells}
-        for s in sheets
-    ]
+    return [sheet.set_index(sheet.columns[0]).to_dict("index") for sheet in sheets]
 
 
 def test_score_is_the_papers_mean_and_std_within_clients(tmp_path):
@@ -442,7 +440,7 @@ def test_paper_is_left_out_for_other_settings(
     (group,) = group_runs(find_runs([tmp_path]).runs)
     report = compare.compare(group, "final")
     (sheet,) = [part for part in report.parts if not isinstance(part, str)]
-    assert ("paper" not in sheet.headings) == is_left_out
+    assert ("paper" not in sheet) == is_left_out
     words = f"the paper has other settings than these runs, {key} {value};"
     is_said = any(words in part for part in report.parts if isinstance(part, str))
     assert is_said == (is_left_out and key != "shared-group")  # a preset of its own
@@ -482,8 +480,8 @@ def test_gains_and_losses_are_drawn(results, run):
 def test_a_wide_table_becomes_several_that_fit(capsys):
     headings = ["row", *(f"measure number {k}" for k in range(9))]
     cells = [["fedavg", *(f"0.{k}234 ± 0.0123" for k in range(9))]]
-    sheet = Sheet(headings=headings, is_text=[True] + [False] * 9, cells=cells)
-    print_terminal("title", [sheet], Console(width=80))
+    sheet = pd.DataFrame(cells, columns=headings)
+    print_terminal(Report(title="title", parts=[sheet]), Console(width=80))
     told = capsys.readouterr().out
     assert max(map(len, told.splitlines())) <= 80
     assert all(text in told for text in [*headings, *cells[0]])  # none is broken
@@ -535,7 +533,7 @@ def test_clients_held_out_from_training_have_a_column(tmp_path):
     assert scores["moon"]["held-out clients"] == "-"
     (group,) = group_runs(find_runs([tmp_path]).runs)
     sheet = compare.compare(group, "final", "macro-f1").parts[0]
-    assert "0.1250" in sheet.cells[0]
+    assert "0.1250" in [*sheet.iloc[0]]
 
 
 def test_texts_of_runs_that_are_not_used_command_no_terminal(capsys):

@@ -63,8 +63,7 @@ def merge(old, new):
 
 
 def text_of(study, results):
-    reports = make_reports(study, by_row(results))
-    return "\n\n".join(markdown(r.title, r.parts) for r in reports)
+    return "\n\n".join(map(markdown, make_reports(study, by_row(results))))
 
 
 def rows(scores):
