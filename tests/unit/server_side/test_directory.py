@@ -328,6 +328,15 @@ def test_a_node_that_was_just_gone_is_asked_again(directory, monkeypatch):
     assert sum(seen) == 2
 
 
+@pytest.mark.usefixtures("simulated")
+def test_an_actor_died_only_where_flower_says_so(directory):
+    text = "<class 'ray.exceptions.ActorDiedError'>"
+    directory.fail(5, Error(2, text))  # a client may write what it likes
+    directory.fail(5, Error(0, f"ValueError: {text}"))
+    with pytest.raises(RunFailedError, match="died"):
+        directory.fail(5, Error(0, text))
+
+
 def resumed(**changes) -> Directory:
     bounds = {"roll-call-timeout-s": 0.05, "round-timeout-s": 0.05, **changes}
     directory = Directory(toys.resolved(**bounds).settings, fields=METHOD.params.FIELDS)

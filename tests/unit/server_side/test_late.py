@@ -14,6 +14,7 @@ from fedgraph_flwr.core.errors import ConfigError, RunFailedError, WireError
 from fedgraph_flwr.core.wire import SITE, Parcel, pack, unpack
 from simulations.inline import InlineGrid
 from strategies.directory import read_introduction
+from strategies.round_report import ClientInfo
 
 _COUNTS = ("num-train", "num-val", "num-test", "num-features", "num-classes")
 SITES = {0: "north", 1: "west", 2: "south"}
@@ -219,3 +220,9 @@ def test_what_could_break_a_line_is_no_name(name):
     )
     with pytest.raises(WireError, match=r"site-name is .* expected 1 to 40 letters"):
         read_introduction(0, 5, parcel)
+
+
+def test_a_name_survives_a_checkpoint():
+    told = toys.info(0, site="north")
+    assert ClientInfo.from_json(told.to_json()).site == "north"
+    assert "site" not in toys.info(0).to_json()
