@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import pandas as pd
 import typer
 
 from fedgraph_flwr.core.audit_log import (
@@ -337,8 +338,8 @@ def _print_all(
     for path, log in logs.items():
         state = "broken" if log.problems else "every line holds the hash of the last"
         print(f"{path}: {len(log.records)} lines, {state}\nhead {log.head}\n")
-    for line in _table(_runs(logs.values())):
-        print(line)
+    if runs := _runs(logs.values()):
+        print(f"{_table(runs)}\n")
     for notice in notices:
         print(f"note: {notice}")
     for cure in dict.fromkeys(cure for _, cure in problems):
@@ -350,29 +351,25 @@ def _print_all(
         print(f"no problem found{agrees}")
 
 
-def _table(runs: list[dict[str, Any]]) -> Iterator[str]:
-    """One line per run, under names of columns; none without runs."""
-    rows = [("run", "method", "messages", "not ok", "kB sent", "epsilon", "consents")]
-    for row in runs:
-        epsilon = ", ".join(
-            f"{name.removesuffix('-epsilon')} {at_most(value)}"
-            for name, value in row["epsilon"].items()
-        )
-        counts = (row["messages"], row["refused_or_failed"])
-        rows.append(
-            (
-                *(str(row["run"]), row["method"], *map(str, counts)),
-                f"{row['bytes_sent'] / 1000:.1f}",
-                epsilon or "-",
-                ", ".join(row["consents"]) or "-",
+def _table(runs: list[dict[str, Any]]) -> str:
+    """One line per run, under names of columns."""
+    rows = [
+        {
+            "run": row["run"],
+            "method": row["method"],
+            "messages": row["messages"],
+            "not ok": row["refused_or_failed"],
+            "kB sent": f"{row['bytes_sent'] / 1000:.1f}",
+            "epsilon": ", ".join(
+                f"{name.removesuffix('-epsilon')} {at_most(value)}"
+                for name, value in row["epsilon"].items()
             )
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for cells in rows if runs else []:
-        padded = (c.ljust(w) for c, w in zip(cells, widths, strict=True))
-        yield "  ".join(padded).rstrip()
-    if runs:
-        yield ""
+            or "-",
+            "consents": ", ".join(row["consents"]) or "-",
+        }
+        for row in runs
+    ]
+    return str(pd.DataFrame(rows).to_string(index=False))
 
 
 def _write_csv(logs: Iterable[Checked]) -> None:

@@ -11,18 +11,16 @@ import re
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import stdtrit
-from scipy.stats import norm
 
 import datasets
 from simulations.inline import run_inline
@@ -102,7 +100,7 @@ def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
     federated, alone : Predictions
         Of the same items, with labels.
     seed : int
-        Of the resampling, where the score is no share of items.
+        Of the resampling.
 
     Raises
     ------
@@ -124,28 +122,21 @@ def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
             "the test items of this site allow no score: none has a label, or all"
             " labels are of one class"
         )
-    rare, low, high = rare_items(federated), None, None
-    if metric == "accuracy":
-        right = [p.outputs.argmax(1) == labels for p in models]
-        won, lost = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
-        low, high = paired_interval(won, lost, len(labels))
-        how = f"score interval of paired shares (Tango 1998): {won} won, {lost} lost"
-    else:
-        low, high = _resampled(federated, alone, labels, seed)
-        how = f"{NUM_DRAWS} paired resamples of the items, at least Student's t"
-        if low == high:
-            how = "no resample of these items moves the gain"
-            if scores[0] == scores[1]:
-                does = "score" if metric in ("mae", SCALED) else "rank"
-                how = f"both models {does} these items alike"
-            how += f" ({rare})" if rare else ""
-            low = high = None
+    rare = rare_items(federated)
+    low, high = _resampled(federated, alone, labels, seed)
+    how = f"{NUM_DRAWS} paired resamples of the items, at least Student's t"
+    if is_flat := low == high:
+        how = "no resample of these items moves the gain"
+        if scores[0] == scores[1]:
+            does = {"mae": "score", SCALED: "score", "accuracy": "classify"}
+            how = f"both models {does.get(metric, 'rank')} these items alike"
+        how += f" ({rare})" if rare else ""
     return Gain(
         metric=metric,
         federated=scores[0],
         alone=scores[1],
-        low=low,
-        high=high,
+        low=None if is_flat else low,
+        high=None if is_flat else high,
         num_items=len(labels),
         how=how,
         rare=rare,
@@ -165,51 +156,6 @@ def rare_items(found: Predictions) -> str:
     sizes = np.array([(labels == 0).sum(axis=0), (labels == 1).sum(axis=0)])
     label, task = np.unravel_index(sizes.argmin(), sizes.shape)
     return f"{sizes[label, task]} of '{names[task]}: {('no', 'yes')[label]}'"
-
-
-def paired_interval(won: int, lost: int, count: int) -> tuple[float, float]:
-    """Interval at 95 % of a difference between two shares of the same items.
-
-    Parameters
-    ----------
-    won, lost : int
-        Items that only the first, or only the second, has right.
-    count : int
-        All items, > 0.
-
-    Returns
-    -------
-    low, high : float
-        All differences that the score test does not reject.
-
-    Source
-    ------
-    Tango 1998, Statistics in Medicine 17:891-908.
-    """
-    z = float(norm.ppf((1 + LEVEL) / 2))
-    seen = (won - lost) / count
-
-    def excess(delta: float) -> float:
-        """Return the square of the score statistic, less its bound."""
-        a = 2 * count
-        b = -won - lost + (2 * count - won + lost) * delta
-        c = -lost * delta * (1 - delta)
-        q = (math.sqrt(max(b * b - 4 * a * c, 0.0)) - b) / (2 * a)
-        variance = count * (2 * q + delta * (1 - delta))
-        distance = won - lost - count * delta
-        if variance <= 0:
-            return -1.0 if distance == 0 else math.inf
-        return distance * distance / variance - z * z
-
-    return _edge(excess, -1.0, seen), _edge(excess, 1.0, seen)
-
-
-def _edge(excess: Callable[[float], float], end: float, inside: float) -> float:
-    """Find where a difference begins to be rejected, between ``inside`` and ``end``."""
-    far = end * (1 - 1e-12)
-    if inside == end or excess(far) <= 0:
-        return end
-    return float(brentq(excess, *sorted((inside, far)), xtol=1e-10))
 
 
 def _resampled(
@@ -254,8 +200,10 @@ def _resampled(
 def _num_telling(metric: str, labels: NDArray[Any]) -> int:
     """Count items with a label; for ROC-AUC, with the rarer label of some task.
 
-    Of classes, the items of the smallest that some have.
+    For average precision, the items of the smallest class that some have.
     """
+    if metric == "accuracy":
+        return len(labels)
     if labels.ndim == 1:
         sizes = np.bincount(labels)
         return int(min(n for n in sizes if n))
@@ -339,11 +287,17 @@ def baseline(
         )
     if not out.exists():
         _check_place(out)
-        facts = _train(config, whose, folder, out, cache_dir)
+        _train(config, whose, folder, out, cache_dir)
+        facts = _facts(folder, whose, out, cache_dir)
         if not as_json:
-            print(facts.words)
+            scores = ", ".join(f"{k} {v:.4f}" for k, v in facts["scores"].items())
+            rare = f"{facts['items']} test items ({facts['rare']})"
+            scores += f" on {rare}" if facts["rare"] else ""
+            print(
+                f"trained alone for {facts['rounds']} rounds: {scores}; kept in {out}"
+            )
         elif not against:
-            print(json.dumps(facts.as_json))
+            print(json.dumps(facts))
     if not against:
         return 0
     _check_protocol(config, out)
@@ -400,16 +354,10 @@ def _client(client: int | None, against: Path | None) -> int:
     return owners[0]
 
 
-class _Alone(NamedTuple):
-    """What came of training alone, for people and programs."""
-
-    words: str
-    as_json: dict[str, Any]
-
-
 def _train(
     config: dict[str, Any], client: int, folder: Path, out: Path, cache_dir: str
-) -> _Alone:
+) -> None:
+    """Train the client of this site alone, and keep its model."""
     shared = {k: v for k, v in config.items() if k in RunSettings.config_fields()}
     of_task = METHODS["local"]
     keys = {k for task in of_task.clients for k in task.settings.config_fields()}
@@ -422,15 +370,18 @@ def _train(
     own = {"cache-dir": cache_dir, PLUGINS: ",".join(named_in(alone).values())}
     with run_one(alone, folder, client, own) as (_, kept):
         keep(kept, out)
+
+
+def _facts(folder: Path, client: int, out: Path, cache_dir: str) -> dict[str, Any]:
+    """Return rounds and scores of the model trained alone."""
     about, model = read_about(out), load_model(out, cache_dir=cache_dir)
     found = model.predict_test(folder, client=client)
-    rare = rare_items(found)
-    scores = ", ".join(f"{k} {v:.4f}" for k, v in about.scores.items())
-    scores += f" on {len(found.names)} test items ({rare})" if rare else ""
-    return _Alone(
-        f"trained alone for {about.rounds} rounds: {scores}; kept in {out}",
-        {"rounds": about.rounds, "scores": about.scores, "rare": rare},
-    )
+    return {
+        "rounds": about.rounds,
+        "scores": about.scores,
+        "items": len(found.names),
+        "rare": rare_items(found),
+    }
 
 
 def _check_protocol(config: dict[str, Any], out: Path) -> None:

@@ -197,7 +197,6 @@ def test_new_spellings_are_predicted_alike_and_old_models_are_refused(tmp_path):
         old.predict_folder(tmp_path / "new.csv")
 
 
-@pytest.mark.parametrize("make", [molecules, tables])
 @pytest.mark.parametrize(
     ("made", "scale", "warned", "ends"),
     [
@@ -205,8 +204,6 @@ def test_new_spellings_are_predicted_alike_and_old_models_are_refused(tmp_path):
         ({"second": 1e5}, "", ["client 0: targets are far .* b has mean",
          "by csv-label-scale=.a="],
          ["mae by target: a", "b weighs most", "worse than to predict .* b"]),
-        ({"sites": [(1.0, 20.0)] * 2}, "", ["a has mean 21.9"], []),
-        ({"sites": [(1e-3, 0.0)] * 2}, "", ["a has mean 0.00"], ["b weighs most"]),
         ({"sites": [(0.3, 0.0)] * 2, "second": 4.0}, "", ["spread 0.3"],
          ["b weighs most"]),
         ({"sites": [(1e3, 0.0)] * 2}, (2e3, 1e3), [], ["a weighs most"]),
@@ -216,10 +213,10 @@ def test_new_spellings_are_predicted_alike_and_old_models_are_refused(tmp_path):
     ],
 )  # fmt: skip
 def test_units_far_from_one_or_from_each_other_are_told(
-    tmp_path, caplog, make, made, scale, warned, ends
+    tmp_path, caplog, made, scale, warned, ends
 ):
     caplog.set_level(logging.WARNING)
-    run = start(tmp_path, "run", make=make, scale=scale, **made)
+    run = start(tmp_path, "run", scale=scale, **made)
     told = [r.getMessage() for r in caplog.records if "spread" in r.getMessage()
             or "values of" in r.getMessage()]  # fmt: skip
     for words in warned:
@@ -234,24 +231,23 @@ def test_units_far_from_one_or_from_each_other_are_told(
 
 
 @pytest.mark.parametrize(
-    ("dataset", "changes", "match"),
+    ("changes", "match"),
     [
-        ("smiles-csv", {"csv-label-scale": "a"}, "must be COLUMN=MEAN:SPREAD"),
-        ("smiles-csv", {"csv-label-scale": "a=1:0"}, "with a spread > 0"),
-        ("smiles-csv", {"csv-label-scale": "a=nan:1"}, "got 'a=nan:1'"),
-        ("smiles-csv", {"csv-label-scale": "a=1,a=2"}, "names column 'a' twice"),
-        ("smiles-csv", {"csv-label-scale": "c=1"}, "names 'c', but targets are"),
-        ("smiles-csv", {"csv-label-scale": "a=1", "csv-label-kind": "binary"},
+        ({"csv-label-scale": "a"}, "must be COLUMN=MEAN:SPREAD"),
+        ({"csv-label-scale": "a=1:0"}, "with a spread > 0"),
+        ({"csv-label-scale": "a=1,a=2"}, "names column 'a' twice"),
+        ({"csv-label-scale": "c=1"}, "names 'c', but targets are"),
+        ({"csv-label-scale": "a=1", "csv-label-kind": "binary"},
          "labels of dataset 'smiles-csv' are no numbers"),
     ],
 )  # fmt: skip
-def test_scales_that_mean_nothing_are_refused(tmp_path, dataset, changes, match):
+def test_scales_that_mean_nothing_are_refused(tmp_path, changes, match):
     molecules(tmp_path / "data")
-    config = {**toys.TINY, "method": "fedavg", "dataset": dataset, "num-clients": 2,
-        "data-dir": str(tmp_path / "data"), "csv-label-kind": "regression",
-        "shared-group": "all", "results-dir": str(tmp_path / "r"),
-        "state-dir": str(tmp_path / "s"), "cache-dir": str(tmp_path / "c"),
-        **changes}  # fmt: skip
+    config = {**toys.TINY, "method": "fedavg", "num-clients": 2,
+        "dataset": "smiles-csv", "data-dir": str(tmp_path / "data"),
+        "csv-label-kind": "regression", "shared-group": "all",
+        "results-dir": str(tmp_path / "r"), "state-dir": str(tmp_path / "s"),
+        "cache-dir": str(tmp_path / "c"), **changes}  # fmt: skip
     with pytest.raises((ConfigError, DataError), match=match):
         run_inline(config)
 
@@ -260,8 +256,6 @@ def test_scales_that_mean_nothing_are_refused(tmp_path, dataset, changes, match)
     ("told", "words"),
     [
         ({0: ([2.5], [1.0]), 1: ([2500.0], [1000.0])}, ["values of a", "over clients"]),
-        ({0: ([2.5], [1.0]), 1: ([2.0], [1.2])}, []),
-        ({0: ([25.0], [8.0]), 1: ([298.0], [8.0])}, ["values of a", "over clients"]),
         ({0: ([60.0], [30.0]), 1: ([333.0], [30.0])}, ["of client", "over clients"]),
         ({0: ([6.0], [1.0]), 1: ([13.8], [2.3]), 2: ([6.1], [1.0])}, ["of client 1 "]),
         ({0: ([2.4], [1.2]), 1: ([-2.3], [1.2])}, ["signs differ"]),

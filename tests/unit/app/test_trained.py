@@ -82,12 +82,9 @@ def test_a_clients_own_model_repeats_its_test_score_exactly(once, method):
     "settings",
     [
         {"method": "fgcl", "fgcl.views": "clean", "privacy.edge-epsilon": 0.0},
-        {"method": "fgcl", "fgcl.views": "no-edges", "privacy.edge-epsilon": 0.0},
         {"dataset": "ESOL", "multitask.encoder": "gat", "shared-group": "all"},
-        {"dataset": "SIDER", "batch-size": 1, "shared-group": "all"},
         {"method": "fedsage", "num-layers": 1},
         {"method": "adafgl", "adafgl.federated-rounds": 9},  # no round of its own
-        {"method": "adafgl", "adafgl.federated-rounds": 2},
         {"method": "adafgl", "shared-group": "convs"},
     ],
     ids=lambda s: "-".join(map(str, s.values())),
@@ -142,13 +139,6 @@ def test_models_of_plug_ins_predict(once, method):
     assert items(found, 0).score() == scores[0, found.summary["metric"]]
 
 
-def test_noisy_runs_predict_new_graphs_but_cannot_repeat_their_score(run):
-    noisy = {"privacy.edge-epsilon": 5.0, "features": "labels", "shared-group": "all"}
-    found = run("fedavg", **noisy)
-    with pytest.raises(ConfigError, match="measured its model on noisy edges"):
-        items(found, 0)
-
-
 # Damage ---------------------------------------------------------------------------
 
 
@@ -199,10 +189,6 @@ DAMAGES = {
         r"has the models \(none\)",
     ),
     "no sums": (lambda f: (f / "SHA256SUMS").unlink(), "SHA256SUMS cannot be read"),
-    "not text": (
-        lambda f: (f / "SHA256SUMS").write_bytes(b"\xff\xfe"),
-        "SHA256SUMS cannot be read",
-    ),
     "config changed": (
         lambda f: swap(f / "model.json", b"fedavg", b"fedprx"),
         "model.json is not the file that SHA256SUMS names",
@@ -210,17 +196,6 @@ DAMAGES = {
     "weights changed": (
         lambda f: swap(f / "client-0.safetensors", b"\x00", b"\x01"),
         "client-0.safetensors is not the file",
-    ),
-    "weights cut": (
-        lambda f: (
-            (f / "client-0.safetensors").write_bytes(b"short"),
-            relist(f),
-        ),
-        "model .* cannot be read",
-    ),
-    "no JSON": (
-        lambda f: ((f / "model.json").write_text("{"), relist(f)),
-        "use the version of this project",
     ),
     "another format": (
         lambda f: edit(f, lambda a: a.update(format=9)),
@@ -233,10 +208,6 @@ DAMAGES = {
     "unknown method": (
         lambda f: edit(f, lambda a: a["config"].update(method="os.system")),
         "cannot be built: unknown method 'os.system'",
-    ),
-    "hidden layers without end": (
-        lambda f: edit(f, lambda a: a["config"].update({"hidden-dim": 10**9})),
-        "cannot be built: hidden-dim must be an int",
     ),
     "a width without end": (
         lambda f: edit(f, lambda a: a["architecture"].update(num_features=10**9)),
@@ -277,7 +248,7 @@ DAMAGES = {
 }
 
 
-HOSTILE = (None, -1, 2**70, float("nan"), "", "../x", [], [[]], {"a": {}}, "\x1b[31m\n")
+HOSTILE = (None, -1, 2**70, float("nan"), "../x", [[]], {"a": {}}, "\x1b[31m\n")
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=repr)
