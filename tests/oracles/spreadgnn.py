@@ -7,7 +7,6 @@ specification (Sec. 2.4, 2.5, 4.3); nothing of the code under test is used.
 from __future__ import annotations
 
 import json
-from collections import deque
 
 import numpy as np
 
@@ -49,18 +48,6 @@ def samples(neighbours, counts):
         for j in around:
             m[k][j] = counts[j] / sum(counts[i] for i in around)
     return m
-
-
-def distances(neighbours, start):
-    """Hops from ``start`` to each client that can be reached."""
-    hops, queue = {start: 0}, deque([start])
-    while queue:
-        k = queue.popleft()
-        for j in neighbours[k]:
-            if j not in hops:
-                hops[j] = hops[k] + 1
-                queue.append(j)
-    return hops
 
 
 def mix(m, vectors):

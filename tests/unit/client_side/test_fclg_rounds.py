@@ -181,55 +181,6 @@ def test_with_one_epoch_fclg_is_intra_fedavg(run, plain_sgd):
     assert not close(model(1, "mse"), alone, 1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("inter", ["graphs", "nodes", "kl", "mse"])
-def test_with_more_epochs_it_is_not(once, inter):
-    two = {**SILENT, "local-epochs": 2}
-    model = once("fclg", **two, **{"fclg.inter": inter}).models["global"]
-    alone = once("fclg", **two, **{"fclg.inter": "none"}).models["global"]
-    assert not close(model, alone, 1e-4)
-
-
-@pytest.mark.slow
-def test_with_one_epoch_the_training_losses_differ_by_log_2(once):
-    with_it = loss_of(once("fclg", **SILENT))
-    without = loss_of(once("fclg", **SILENT, **{"fclg.inter": "none"}))
-    assert with_it - without == pytest.approx(math.log(2), abs=1e-5)
-
-
-@pytest.mark.parametrize("inter", mostly_slow(INTERS, fast=["nodes", "kl"]))
-def test_identical_clients_average_to_each_of_them(run, toy_data, tmp_path, inter):
-    def twin(settings, client_id):
-        return toys.make_partition(client_id, num_graphs=9, seed=5, held_out=0.0)
-
-    # One batch: else the order of graphs, drawn per client, would tell them apart.
-    same = {**SILENT, "batch-size": 100, "local-epochs": 2}
-    same |= {"num-server-rounds": 1}
-    same |= {"fclg.inter": inter, **NO_MOMENTS}
-    with toy_data.context() as patch:
-        patch.setattr("datasets.load_partition", twin)
-        together = run("fclg", **same).models["global"]
-    client = toys.make_client(tmp_path, "fclg", partition=twin(None, 1), **same)
-    sent, _, _ = client.fit(toys.shared_arrays(client), ROUND)
-    assert close(
-        together, dict(zip(client.shared_keys, sent, strict=True)), 1e-5
-    )  # of another order of graphs
-
-
-@pytest.mark.slow
-def test_the_server_takes_the_mean_weighted_by_the_number_of_graphs(once, tmp_path):
-    one = {**SILENT, "num-server-rounds": 1}
-    expected, total = {}, 20 + 25 + 30
-    for c in range(3):
-        partition = toys.make_partition(c, num_graphs=20 + 5 * c, held_out=0.0)
-        client = toys.make_client(tmp_path, "fclg", partition=partition, **one)
-        sent, num_graphs, _ = client.fit(toys.shared_arrays(client), ROUND)
-        for name, array in zip(client.shared_keys, sent, strict=True):
-            share = num_graphs / total * array.astype(np.float64)
-            expected[name] = expected.get(name, 0.0) + share
-    assert close(once("fclg", **one).models["global"], expected, 1e-6)
-
-
 def shuffled(settings, client_id):
     """The toy federation with labels that say nothing, and more classes."""
     partition = toys.federation(settings, client_id)
@@ -251,23 +202,6 @@ def test_no_label_reaches_training(run, toy_data, method):
     assert false.sha == true.sha
     assert false.values("loss") == true.values("loss")
     assert false.rounds != true.rounds  # the scores do see them
-
-
-@pytest.mark.parametrize("inter", mostly_slow(INTERS, fast=["graphs"]))
-def test_no_label_reaches_training_of_a_variant(run, once, toy_data, inter):
-    options = {**SILENT, "local-epochs": 2, "fclg.inter": inter}
-    true = once("fclg", **options)
-    with toy_data.context() as patch:
-        patch.setattr("datasets.load_partition", shuffled)
-        assert run("fclg", **options).sha == true.sha
-
-
-@pytest.mark.slow
-def test_labels_do_reach_training_of_a_classifier(run, once, toy_data):
-    true = once("fedavg")
-    with toy_data.context() as patch:
-        patch.setattr("datasets.load_partition", shuffled)
-        assert run("fedavg").sha != true.sha
 
 
 @pytest.mark.slow
@@ -292,18 +226,6 @@ def test_pooled_runs_do_not_depend_on_the_nodes(once, method):
         assert other.rounds == one.rounds
         for ours, theirs in zip(tables(one), tables(other), strict=True):
             assert all(np.array_equal(ours[n], theirs[n]) for n in ours)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("inter", INTERS)
-def test_variants_do_not_depend_on_the_nodes_either(once, inter):
-    """Six clients on one, two and six nodes."""
-    six = {"num-clients": 6, "batch-size": 32, "local-epochs": 2}
-    options = {**SILENT, **six, "fclg.inter": inter}
-    first, *others = (once("fclg", nodes=n, **options) for n in (1, 2, 6))
-    for other in others:
-        assert first.sha == other.sha
-        assert first.rounds == other.rounds
 
 
 # Evaluation: pooled --------------------------------------------------------------
@@ -744,13 +666,6 @@ def test_clients_alone_neither_send_nor_receive_a_model_after_the_start(once):
     assert {(r["round"], r["direction"]) for r in rows} == {("1", "down")}
 
 
-@pytest.mark.slow
-def test_a_client_alone_trains_as_in_a_federation_of_one(run):
-    one = {**QUICK, "num-clients": 1, "local-epochs": 2}
-    alone, federated = run(ALONE, **one), run("fclg", **one)
-    assert alone.rounds == federated.rounds
-
-
 # MOON ----------------------------------------------------------------------------
 
 
@@ -773,40 +688,6 @@ def test_moon_without_weight_is_fedavg(once, method, weight, plain):
     assert close(once(method, **two, **{weight: 0.0}).models["global"], without, 1e-6)
     strong = once(method, **two, **{weight: 5.0}).models["global"]
     assert not close(strong, without, 1e-4)
-
-
-@pytest.mark.slow
-def test_in_the_first_round_of_moon_the_contrast_is_log_2_without_a_gradient(once):
-    one = {"num-server-rounds": 1, "local-epochs": 2}
-    plain, moon = once("fedavg", **one), once("moon", **one, **{"moon.mu": 3.0})
-    for c in range(3):
-        added = loss_of(moon, c) - loss_of(plain, c)
-        assert added == pytest.approx(3 * math.log(2), abs=1e-5)
-    assert close(moon.models["global"], plain.models["global"], 1e-6)
-
-
-@pytest.mark.parametrize("method", ["infograph", "mvgrl"])
-def test_so_it_is_for_the_baselines(tmp_path, method):
-    """Checked on the term alone: Adam amplifies rounding where gradients are zero."""
-    client = toys.make_client(tmp_path, method, **{"infomax.moon-mu": 1.0})
-    toys.begun(client)
-    client.freeze()
-    (batch,) = client.job.data.batches()
-    term = client.contrast(client.embed(batch), batch, 0.5)
-    term.backward()
-    assert term.item() == pytest.approx(math.log(2), abs=1e-6)
-    slopes = [p.grad for p in client.model.parameters() if p.grad is not None]
-    assert slopes
-    assert max(float(g.abs().max()) for g in slopes) < 1e-6
-
-
-@pytest.mark.slow
-@TERMS
-def test_in_later_rounds_of_moon_it_is_not(once, method, weight, plain):
-    two = {"num-server-rounds": 2}
-    without, moon = once(plain, **two), once(method, **two, **{weight: 3.0})
-    added = loss_of(moon, 0, 2) - loss_of(without, 0, 2)
-    assert abs(added - 3 * math.log(2)) > 1e-3
 
 
 @pytest.mark.parametrize("method", ["infograph", "mvgrl"])

@@ -59,9 +59,8 @@ def skewed(made):
 # The loss -----------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @EITHER
-@pytest.mark.parametrize("reg", [0.0, 0.01])
+@pytest.mark.parametrize("reg", mostly_slow([0.0, 0.01], fast=[0.01]))
 def test_the_penalty_moves_own_rows_by_two_lambda_omega_inverse_phi(
     tmp_path, encoder, reg
 ):

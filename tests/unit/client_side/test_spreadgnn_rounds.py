@@ -106,16 +106,6 @@ def test_complete_without_regulariser_equals_fedavg_in_every_round(
 
 
 @pytest.mark.slow
-def test_metropolis_weights_on_a_complete_graph_are_uniform(spread):
-    uniform, metropolis = (
-        final_models(spread(4, **NEUTRAL, **{"spreadgnn.weights": w}))
-        for w in ("uniform", "metropolis")
-    )
-    for name, array in uniform[2].items():
-        np.testing.assert_allclose(metropolis[2][name], array, atol=1e-7)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("apart", [{"spreadgnn.period": 0}, "no edges"])
 def test_without_mixing_everybody_trains_alone(spread, tmp_path, apart):
     if apart == "no edges":
@@ -307,51 +297,6 @@ def path_of(tmp_path, clients):
     file = tmp_path / "path.toml"
     file.write_text(f"edges = {[[k, k + 1] for k in range(clients - 1)]}")
     return {"spreadgnn.topology": "file", "spreadgnn.edges-file": str(file)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "period"),
-    [("ring", 1), ("ring", 2), ("star", 1), ("path", 1), ("apart", 1)],
-)
-def test_an_influence_arrives_after_as_many_mixing_rounds_as_hops(
-    spread, monkeypatch, tmp_path, name, period
-):
-    """Client 1 begins elsewhere; a client changes when that has reached it."""
-    clients, source = 6, 1
-    given = {
-        **TOPOLOGIES,
-        "path": path_of(tmp_path, clients),
-        "apart": {"spreadgnn.topology": "random-regular", "spreadgnn.degree": 1},
-    }[name]
-    rounds = 1 + 3 * period
-    options = {**given, "spreadgnn.period": period, "num-server-rounds": rounds}
-    options["batch-size"] = 64
-    usual = losses(spread(clients, **options))
-    build = SpreadGNNClient.build_model.__func__
-
-    def elsewhere(cls, spec):
-        model = build(cls, spec)
-        if spec.client_id == source:
-            model.head.bias.data += 0.125
-        return model
-
-    monkeypatch.setattr(SpreadGNNClient, "build_model", classmethod(elsewhere))
-    moved = losses(spread(clients, **options))
-    given = {k: v for k, v in given.items() if "file" not in str(v)}
-    near = (
-        {k: [j for j in (k - 1, k + 1) if 0 <= j < clients] for k in range(clients)}
-        if name == "path"
-        else neighbours(clients, **given)
-    )
-    hops = oracle.distances(near, source)
-    for k in range(clients):
-        differ = [r for r in range(rounds + 1) if usual[r, k] != moved[r, k]]
-        first = differ[0] if differ else math.inf
-        # mixing rounds are 1, 1 + period, 1 + 2 period, ...
-        expected = 1 + (hops[k] - 1) * period if k in hops else math.inf
-        assert first == (0 if k == source else expected), k
-    assert len(hops) == (2 if name == "apart" else clients)
 
 
 # What a relay delivers ----------------------------------------------------------------

@@ -85,43 +85,6 @@ def complete(triangles, g):
     return edge_index, w[edge_index[0], edge_index[1]]
 
 
-def renumbered(graphs, seed=0):
-    """The same graphs with other numbers for their nodes."""
-    rng = np.random.default_rng(seed)
-    x, edges = graphs.x.copy(), []
-    for g in range(len(graphs)):
-        start, stop = graphs.node_ptr[g : g + 2]
-        new = rng.permutation(stop - start)
-        x[start + new] = graphs.x[start:stop]
-        own = graphs.edge_index[:, graphs.edge_ptr[g] : graphs.edge_ptr[g + 1]]
-        moved = new[own]
-        edges.append(moved[:, np.lexsort(moved[::-1])])
-    return GraphSet(
-        **{
-            **vars(graphs),
-            "x": x,
-            "edge_index": np.concatenate(edges, axis=1).astype(np.int32),
-        }
-    )
-
-
-def permuted(triangles, seed=0):
-    """Weights of ``triangles`` for the nodes as ``renumbered`` numbers them."""
-    rng = np.random.default_rng(seed)
-    parts = []
-    for g in range(len(triangles)):
-        w, n = triangles.matrix(g), int(triangles.num_nodes[g])
-        new = rng.permutation(n)
-        moved = np.zeros_like(w)
-        moved[np.ix_(new, new)] = w
-        parts.append(moved[np.triu_indices(n, 1)])
-    return Triangles(
-        values=np.concatenate(parts),
-        num_nodes=triangles.num_nodes,
-        positions=triangles.positions,
-    )
-
-
 # Layers against PyG ---------------------------------------------------------------
 
 
@@ -201,28 +164,6 @@ def test_layers_are_pygs_on_the_complete_weighted_graph(kind, epsilon):
         own = slice(GRAPHS.node_ptr[g], GRAPHS.node_ptr[g + 1])
         expected = other(plain(nodes)[own], *complete(view, g))
         torch.testing.assert_close(found[own], expected, **CLOSE)
-
-
-@torch.no_grad()
-def test_kgnn_is_graph_conv_with_mean_where_all_weights_are_one():
-    layer = KGNNLayer(4, 5, generator(1))
-    conv = GraphConv(4, 5, aggr="mean")
-    copy(
-        conv,
-        {
-            "lin_rel.weight": layer.weight,
-            "lin_rel.bias": layer.bias,
-            "lin_root.weight": layer.root,
-        },
-    )
-    batch = toys.whole(GRAPHS)
-    expected = conv(batch.x, batch.edge_index)
-    nodes, structure = dense_batch(clean())
-    for found in (
-        layer(batch.x, SparseStructure(batch)),
-        layer(plain(nodes), structure),
-    ):
-        torch.testing.assert_close(found, expected, **CLOSE)
 
 
 @torch.no_grad()
@@ -355,33 +296,6 @@ def test_without_noise_the_view_is_the_clean_graph(encoder, post, graphs):
         gradients.append([p.grad.clone() for p in own.parameters()])
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
-
-
-def test_a_mean_over_nothing_but_noise_does_not_vanish_with_the_noise():
-    """Why isolated nodes are left out above: PyG's formulas are not continuous."""
-    alone = Triangles(
-        values=np.array([1e-9], np.float32),
-        num_nodes=np.array([2]),
-        positions=np.array([0]),
-    )
-    structure = NoisyView(alone, device=toys.CPU).rows(np.array([0]))
-    x = torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0]])
-    layer = KGNNLayer(4, 5, generator(1))
-    expected = x @ layer.root.t() + x.flip(0) @ layer.weight.t() + layer.bias
-    torch.testing.assert_close(layer(x, structure), expected, **CLOSE)
-
-
-@pytest.mark.parametrize("encoder", ENCODERS)
-@torch.no_grad()
-def test_renumbering_nodes_changes_nothing(encoder):
-    own, view = model(encoder), noisy(1.0)
-    expected = own(*dense_batch(view), None)
-    moved = renumbered(GRAPHS)
-    found = own(*dense_batch(permuted(view), graphs=moved), None)
-    torch.testing.assert_close(found, expected, **CLOSE)
-    a = own(toys.whole(GRAPHS), SparseStructure(toys.whole(GRAPHS)), None)
-    b = own(toys.whole(moved), SparseStructure(toys.whole(moved)), None)
-    torch.testing.assert_close(a, b, **CLOSE)
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
