@@ -14,7 +14,6 @@ from fedgraph_flwr.core.tasks import NODE_CLASSIFICATION
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import resolve
 from fedgraph_flwr.results.printed import summary_table
-from simulations.inline import InlineGrid
 from simulations.tiny_runs import OF_TASK
 
 NODES = {
@@ -46,30 +45,6 @@ def test_the_same_seed_gives_the_same_bytes_on_any_number_of_nodes(on_nodes, met
     assert len({r.sha for r in runs}) == 1
     assert len({r.rounds for r in runs}) == 1
     assert on_nodes(method, seed=11, **{"num-clients": 5}).sha != runs[0].sha
-
-
-@ONE_PER_STRATEGY
-def test_the_order_of_replies_does_not_matter(on_nodes, method, monkeypatch):
-    usual = on_nodes(method, nodes=3)
-    pull = InlineGrid.pull_messages
-    monkeypatch.setattr(
-        InlineGrid, "pull_messages", lambda self, ids: list(pull(self, ids))[::-1]
-    )
-    turned = on_nodes(method, nodes=3)
-    assert (turned.sha, turned.rounds) == (usual.sha, usual.rounds)
-
-
-@BOTH
-@pytest.mark.slow
-@pytest.mark.parametrize("stop_after", [1, 3])
-def test_resuming_equals_never_stopping(on_nodes, method, stop_after):
-    whole = on_nodes(method, **{"num-server-rounds": 5})
-    part = on_nodes(method, **{"num-server-rounds": stop_after})
-    places = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
-    resumed = on_nodes(
-        method, **places, resume=str(part.path), **{"num-server-rounds": 5}
-    )
-    assert (resumed.sha, resumed.rounds) == (whole.sha, whole.rounds)
 
 
 @BOTH
@@ -132,19 +107,6 @@ def test_uniform_weights_give_the_plain_mean(on_nodes, method, monkeypatch):
         weighted = np.average(stack, axis=0, weights=sizes)
         np.testing.assert_allclose(by_samples[name], weighted, atol=1e-7)
     assert np.abs(stack.mean(axis=0) - weighted).max() > 1e-5
-
-
-def test_gcfl_that_never_splits_equals_uniform_fedavg(on_nodes):
-    never = {"gcfl.max-norm-threshold": 1e9}
-    ours, plain = on_nodes("gcfl", **never), on_nodes("fedavg")
-    for name, array in plain.models["global"].items():
-        np.testing.assert_allclose(ours.models["cluster-0"][name], array, atol=1e-5)
-
-
-def test_fedprox_without_its_term_equals_fedavg_to_the_byte(on_nodes):
-    plain = on_nodes("fedavg").sha
-    assert on_nodes("fedprox", **{"fedprox.mu": 0.0}).sha == plain
-    assert on_nodes("fedprox", **{"fedprox.mu": 1.0}).sha != plain
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "gcfl", "gcfl+"])

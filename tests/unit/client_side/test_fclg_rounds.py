@@ -552,11 +552,6 @@ def test_strategies_never_see_what_is_pooled(run, monkeypatch):
 REFUSED = r"PolicyError \(pooled-evaluation\): see docs/policy.md"
 
 
-def test_a_site_that_did_not_agree_refuses_at_roll_call(run):
-    with pytest.raises(RunFailedError, match=REFUSED):
-        run("fclg", node_configs=[{"clients": "0,1,2"}], **POOLED)
-
-
 def test_it_does_train_where_its_embeddings_are_not_asked_for(run):
     few = {**QUICK, "num-server-rounds": 1, "embedding.rounds": ""}
     finished = run("fclg", node_configs=[{"clients": "0,1,2"}], **few)
@@ -621,21 +616,6 @@ def test_local_scores_are_those_of_each_client(run):
     measured = {key[0] for key in finished.values("accuracy")}
     assert measured == {"0", "1", "3"}
     assert finished.summary["final"]["num_clients"] == 2
-
-
-def test_an_embedding_that_is_not_finite_names_the_client_in_a_run(run, monkeypatch):
-    embed = graph_embedder.EmbeddingClient.embed_all
-
-    def broken(self):
-        if self.job.client_id == 2:
-            inner = self.embed
-            monkeypatch.setattr(self, "embed", lambda b: inner(b) * math.nan)
-        return embed(self)
-
-    monkeypatch.setattr(graph_embedder.EmbeddingClient, "embed_all", broken)
-    for options in (QUICK, POOLED):
-        with pytest.raises(RunFailedError, match="client 2: embeddings of 30 of 30"):
-            run("fclg", **options)
 
 
 @pytest.mark.slow
@@ -777,21 +757,6 @@ def test_moon_keeps_the_model_at_the_end_of_the_round_and_sends_no_other(
     kept = client.job.store.load(1)
     for name, array in zip(client.shared_keys, sent, strict=True):
         np.testing.assert_array_equal(kept[f"previous/{name}"], array)
-
-
-def test_a_moon_client_that_missed_a_round_takes_its_last_one(tmp_path):
-    first = toys.make_client(tmp_path, "moon")
-    sent, _, _ = first.fit(toys.shared_arrays(first), ROUND)
-    later = toys.make_client(tmp_path, "moon")
-    told = {"last-round": 1}
-    toys.begun(later, 3, [a + 0.1 for a in toys.shared_arrays(later)], facts=told)
-    later.freeze()
-    # A model received that equals the previous one.
-    toys.begun(later, 3, sent, facts=told)
-    expected = torch.cat(
-        [later.model.represent(b, None) for b in later.job.data.batches()]
-    )
-    torch.testing.assert_close(later.by_previous, expected.detach())
 
 
 # Found in review -----------------------------------------------------------------

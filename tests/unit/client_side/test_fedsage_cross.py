@@ -109,17 +109,6 @@ def test_the_cross_loss_is_that_of_the_oracle(seed):
     assert float(found) == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_cross_loss_by_hand_and_its_gradient():
-    made = torch.tensor([[[0.0, 0.0], [3.0, 1.0]]], requires_grad=True)
-    near, far = torch.tensor([[3.0, 3.0], [1.0, 0.0]]), torch.tensor([[0.0, 4.0]])
-    loss = cross_loss(made, [near, far])
-    # Squares: 1 and 4 to `near`, 16 and 18 to `far`; two features, rows, clients.
-    assert loss.item() == (1 + 4 + 16 + 18) / 8
-    loss.backward()
-    # 2 (made - row) / 8, summed over both clients: what client j would send back.
-    assert made.grad.tolist() == [[[-0.25, -1.0], [0.75, -1.25]]]
-
-
 def test_many_alike_clients_weigh_as_much_as_one():
     rng = np.random.default_rng(0)
     made, rows = (torch.from_numpy(rng.normal(size=s)) for s in ((5, 2, 3), (4, 3)))

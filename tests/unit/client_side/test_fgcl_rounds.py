@@ -321,7 +321,7 @@ def test_training_and_evaluation_never_see_the_clean_edges(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_every_encoder_trains_through_a_whole_run(run, encoder):
-    finished = run("fgcl", **{"fgcl.encoder": encoder, "num-server-rounds": 2})
+    finished = run("fgcl", **{"fgcl.encoder": encoder, "num-server-rounds": 1})
     losses = finished.values("loss")
     assert {key[2] for key in losses} == {"train", "val", "test"}
     assert all(map(math.isfinite, losses.values()))

@@ -178,7 +178,7 @@ def test_a_letter_of_a_wrong_key_is_refused_with_the_cure(rings, tmp_path):
     stranger = ring(tmp_path / "stranger", 1)
     stranger.pin({2: rings[2].public_key})
     letter = write(address(), contents(), stranger.lock(2))
-    with pytest.raises(WireError, match=r"sealed with another key.* simulations\.fing"):
+    with pytest.raises(WireError, match=r"sealed with another key.*fedgraph site fing"):
         opened(letter, lock=rings[2].lock(1))
 
 
@@ -189,15 +189,6 @@ def test_sealed_and_open_are_not_taken_for_each_other(rings):
         opened(plain, lock=rings[2].lock(1))
     with pytest.raises(WireError, match="is sealed, expected not sealed"):
         opened(sealed)
-
-
-def test_two_directions_have_two_keys(rings):
-    there, back = address(), address(sender=2, receiver=1)
-    letter = write(there, contents(), rings[1].lock(2))
-    body = letter[len(there.envelope(is_sealed=True)) :]
-    reflected = back.envelope(is_sealed=True) + body
-    with pytest.raises(WireError, match="cannot be opened"):
-        opened(reflected, sender=2, receiver=1, lock=rings[1].lock(2))
 
 
 def bfloats(letter):

@@ -179,13 +179,6 @@ def test_weights_of_the_control_have_their_closed_forms():
     np.testing.assert_allclose(self_weights(7, 0.3).sum(axis=1), 1)
 
 
-def test_mixing_averages_every_tensor_with_each_row():
-    models = [{"w": np.array([float(k)], np.float32)} for k in (1, 3, 8)]
-    weights = np.array([[1.0, 0, 0], [1, 1, 2], [0, 0.5, 0.5]])
-    found = [float(m["w"][0]) for m in mix(models, weights)]
-    assert found == [1.0, (1 + 3 + 16) / 4, 5.5]
-
-
 def test_mixing_equals_one_weighted_mean_per_row():
     rng = np.random.default_rng(0)
     models = [

@@ -113,7 +113,7 @@ def balle_wang(effective):
 
 def delta_by_integration(epsilon, effective):
     """Mass by which N(1, s^2) exceeds exp(epsilon) N(0, s^2)."""
-    x = np.linspace(-30 * effective, 30 * effective + 1, 2_000_001)
+    x = np.linspace(-30 * effective, 30 * effective + 1, 200_001)
     p, q = stats.norm(1, effective).pdf(x), stats.norm(0, effective).pdf(x)
     return np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0), x)
 
