@@ -42,7 +42,7 @@ from .baseline import (
     read_run_config,
     run_one,
 )
-from .check_link import Link, check_link
+from .check_link import check_link
 from .findings import AsJson, Findings
 
 _GIB = 2**30
@@ -103,13 +103,13 @@ def check(
     _look_at_folders(table, node)
     for words in resolved.warnings if resolved else ():
         table.add("run", f"note: {words}")
-    link = Link(
-        superlink=superlink,
-        root_certificates=root_certificates,
-        auth_supernode_private_key=auth_supernode_private_key,
+    check_link(
+        table,
+        superlink,
+        roots=root_certificates,
+        key=auth_supernode_private_key,
         insecure=insecure,
     )
-    check_link(table, link)
     policy = _look_at_node(table, folder, node, resolved)
     if resolved is None and (resolved := _by_schema(folder, schema)):
         words = "note: no --run-config; the schema says what is read, and fedavg trains"

@@ -6,7 +6,6 @@ import os
 import socket
 import ssl
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -36,48 +35,54 @@ _CURES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """The way to the SuperLink, as the options of ``flower-supernode``."""
-
-    superlink: str
-    root_certificates: Path | None
-    auth_supernode_private_key: Path | None
-    insecure: bool
-
-
-def check_link(table: Findings, link: Link) -> None:
+def check_link(
+    table: Findings,
+    superlink: str,
+    *,
+    roots: Path | None = None,
+    key: Path | None = None,
+    insecure: bool = False,
+) -> None:
     """Look at the way to the SuperLink; nothing of the site's data is sent.
 
     Parameters
     ----------
     table : Findings
         Gets a row for each step; after one that fails there is none.
-    link : Link
+    superlink : str
+        HOST:PORT; "" if there is nothing to look at.
+    roots, key : path, optional
+        ``--root-certificates`` and ``--auth-supernode-private-key``.
+    insecure : bool
+        Without TLS.
     """
-    if not link.superlink:
+    if not superlink:
         table.skip("SuperLink", "--superlink HOST:PORT --root-certificates ca.crt")
         return
     with table.looking("SuperLink", "check address, line and firewall"):
-        address = _address(link.superlink)
-        _reach(table, address, "" if not link.insecure else ", without TLS")
+        address = _address(superlink)
+        _reach(table, address, ", without TLS" if insecure else "")
     if table.fails("SuperLink"):
         return
-    context, accepted = None, link.insecure
-    if not link.insecure:
+    context, accepted = None, insecure
+    if not insecure:
         cure = "check the port; ask the coordinator what stands before the SuperLink"
         with table.looking("certificate", cure):
-            context = _context(link.root_certificates)
+            context = _context(roots)
             accepted = _look_at_certificate(table, address, context)
     if not accepted:
         return  # nothing else passes
     with table.looking("clock", "check the port"):
         _look_at_clock(table, address, context)
-    if link.auth_supernode_private_key is None:
+    if key is None:
         table.skip("key", "--auth-supernode-private-key FILE")
         return
     with table.looking("key", "start a SuperNode with this key and read its log"):
-        _look_at_key(table, link, link.auth_supernode_private_key)
+        trusted = None if roots is None else str(roots)
+        if roots is None and not insecure:
+            trusted = ssl.get_default_verify_paths().cafile
+        answer = sign_on(superlink, _read_key(key), insecure=insecure, roots=trusted)
+        _tell_of_key(table, key, answer)
 
 
 def _address(superlink: str) -> tuple[str, int]:
@@ -169,18 +174,8 @@ def _look_at_clock(
     table.add("clock", f"{skew:+.1f} s from that of the SuperLink", cure)
 
 
-def _look_at_key(table: Findings, link: Link, path: Path) -> None:
-    """Sign on with the site's key, and off at once."""
-    private, roots = _read_key(path), link.root_certificates
-    trusted = None if roots is None else str(roots)
-    if roots is None and not link.insecure:
-        trusted = ssl.get_default_verify_paths().cafile
-    answer = sign_on(
-        link.superlink,
-        private,
-        insecure=link.insecure,
-        roots=trusted,
-    )
+def _tell_of_key(table: Findings, path: Path, answer: httpx.Response | None) -> None:
+    """Say whether the site's key was admitted; ``answer`` is a refusal."""
     if answer is None:
         table.add("key", f"{path.name} is admitted")
         return
