@@ -34,6 +34,7 @@ from .tables.captions import (
 )
 from .tables.controls import control_results
 from .tables.frame import ROUND, RULES, START, Table, by_row, measures, read_results
+from .tables.groups import check_same_data
 from .tables.runs import find_runs
 from .tables.stats import ENOUGH_PAIRS, Difference
 from .tables.studies import FOLDER, Curve, Study, StudyTable, load_study
@@ -251,8 +252,9 @@ def collect(
     if csv is not None and csv.exists():
         results = frame.read(csv)
     if folders:
-        is_per_client = study.spread == "clients"
-        new, problems = read_results(find_runs(folders), per_client=is_per_client)
+        found = find_runs(folders)
+        check_same_data(found.runs)
+        new, problems = read_results(found, per_client=study.spread == "clients")
         results = frame.merge(results, new)
     if with_controls:
         results = frame.merge(results, control_results(results, study.controls))

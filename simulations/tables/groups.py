@@ -60,10 +60,8 @@ def group_runs(runs: Iterable[Run], *, apart: bool = False) -> list[Group]:
         in the metric; two runs of one row have the same seed.
     """
     by_dataset: dict[str, dict[_Place, list[Run]]] = {}
-    by_split: dict[tuple[str, tuple[str, int, int]], list[Run]] = {}
-    for run in sorted(runs, key=lambda r: (r.dataset, _rank(r.method), r.seed)):
-        by_split.setdefault((run.dataset, run.split), []).append(run)
-    for (dataset, split), of_split in by_split.items():
+    ordered = sorted(runs, key=lambda r: (r.dataset, _rank(r.method), r.seed))
+    for (dataset, split), of_split in _by_split(ordered).items():
         for data, of_data in _by_data(of_split).items():
             for run in of_data:
                 place = split, data, str(run.summary.get("metric"))
@@ -76,6 +74,24 @@ def group_runs(runs: Iterable[Run], *, apart: bool = False) -> list[Group]:
         for name, places in by_dataset.items()
         for (split, data, metric), of in places.items()
     ]
+
+
+def check_same_data(runs: Iterable[Run]) -> None:
+    """Raise FedGraphError if runs of one data set and split read different files."""
+    for (dataset, split), of_split in _by_split(runs).items():
+        if len(found := _by_data(of_split)) > 1:
+            places = {(split, data, ""): of_data for data, of_data in found.items()}
+            raise FedGraphError(_mixed_splits(dataset, places))
+
+
+def _by_split(
+    runs: Iterable[Run],
+) -> dict[tuple[str, tuple[str, int, int]], list[Run]]:
+    """Sort runs by data set and split."""
+    found: dict[tuple[str, tuple[str, int, int]], list[Run]] = {}
+    for run in runs:
+        found.setdefault((run.dataset, run.split), []).append(run)
+    return found
 
 
 def _by_data(runs: Sequence[Run]) -> dict[str, list[Run]]:

@@ -357,6 +357,8 @@ def test_runs_on_other_data_share_no_table_and_replace_nothing(results, capsys):
     png = results / "gain.png"
     assert fedgraph(["compare", str(results), "--apart", "--figure", str(png)]) == 0
     assert "data not known" in " ".join(capsys.readouterr().out.split())
+    assert fedgraph(["study", "fgcl", str(results)]) == 2
+    assert "on different data" in capsys.readouterr().err
     # A run that does not tell, e.g. a private one, goes with those that do.
     (together,) = group_runs(r for r in found.runs if r.path != second.resolve())
     assert len(together.runs) == 7
