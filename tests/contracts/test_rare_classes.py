@@ -163,7 +163,7 @@ def test_a_mean_equals_that_of_a_constant_to_the_last_digit():
     record = RunRecord(NODE_CLASSIFICATION)
     names = "accuracy", "accuracy-of-commonest"
     record.reread(
-        ("1", str(c), "test", "post_aggregation", name, str(v), "")
+        (1, c, "test", "post_aggregation", name, v, 7)
         for c, v in enumerate(values)
         for name in names
     )
