@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.flower_names import simulation
 from fedgraph_flwr.core.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
+from strategies.directory import Directory
 from strategies.fedavg import FedAvg
 from strategies.round_report import ClientInfo
 
@@ -203,6 +205,18 @@ def info(client: int, node: int) -> ClientInfo:
     return ClientInfo(
         client=client, node_id=node, split_hash="", raw_sha256="", **counts
     )
+
+
+def test_a_silent_node_holds_the_roll_call_no_longer_than_its_timeout():
+    class Silent(Site):
+        def pull_messages(self, message_ids):
+            return []
+
+    bounds = {"roll-call-timeout-s": 0.05, "round-timeout-s": 1.0}
+    begin = time.monotonic()
+    with pytest.raises(RunFailedError, match=r"no roll call within 0\.05 s"):
+        Directory(toys.resolved(**bounds).settings).call(Silent({}))
+    assert time.monotonic() - begin < 0.5
 
 
 def test_evaluate_messages_go_out_after_the_last_round_only():
