@@ -344,3 +344,17 @@ def test_the_hash_of_the_code_covers_plug_ins(tmp_path, monkeypatch):
     assert len(found) == 3
     (tmp_path / "clients" / ".#own.py").symlink_to("user@host.123:456")
     assert audit_log.code_hash.__wrapped__() in found
+
+
+def test_logs_of_the_same_events_have_heads_that_nobody_can_guess(tmp_path):
+    heads = {AuditLog(tmp_path / str(k) / "a").add([event()]) for k in range(9)}
+    assert len(heads) == 9
+
+
+def test_a_repair_tells_the_very_line_that_was_cut_short(path):
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"torn")
+    AuditLog(path).add([event()])
+    assert check_log(path.read_bytes()).problems == []
+    other = path.read_bytes().replace(whole + b"torn", whole + b"born")
+    assert "which does not stand there" in check_log(other).problems[0]
