@@ -276,7 +276,7 @@ def import_run(folder: Path, name: str) -> str:
     except Exception as error:
         raise FedGraphError(
             f"{name} refused {folder}: {type(error).__name__}: {error}; correct its"
-            " settings (docs/report.md)"
+            " settings (docs/results-folder.md)"
         ) from error
     return tracker.place
 

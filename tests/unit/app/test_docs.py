@@ -16,7 +16,8 @@ from fedgraph_flwr.resolve import defaults, resolve, tables
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text()
-RESULTS = sorted(DOCS.glob("results-*.md"))
+# Of the papers.
+RESULTS = sorted({*DOCS.glob("results-*.md")} - {DOCS / "results-folder.md"})
 PAGES = sorted(
     page
     for pattern in ("*.md", "docs/**/*.md", "datasets/*.md", "simulations/*.md")
