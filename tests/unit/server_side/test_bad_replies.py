@@ -24,8 +24,6 @@ from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.wire import Parcel, pack, unpack
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.registry import METHODS
-from fedgraph_flwr.results.pooled import PooledEvaluation
-from fedgraph_flwr.results.reader import read_rows
 from strategies.round_report import RoundReport
 from strategies.rounds import Round
 
@@ -300,67 +298,3 @@ def test_no_client_alone_scores_models_on_all_test_sets(run, monkeypatch):
     # Nor do the others': without its own score nobody knows that on its test set.
     assert finished.summary["on_all_clients"]["mean"] is None
     assert [f["client"] for f in finished.summary["failures"]] == [VICTIM]
-
-
-POOLED = {"embedding.evaluation": "pooled"}
-
-
-def test_of_two_sites_the_one_with_other_embeddings_has_failed(
-    run, monkeypatch, tmp_path
-):
-    """The first of two widths had counted, and the other site was refused."""
-    wide = arrays(
-        lambda n: {**n, "embeddings": np.zeros((len(n["labels"]), 9), np.float32)},
-        "evaluation",
-    )
-    monkeypatch.setattr("spoiling.VICTIM", 0)
-    deliver_with(monkeypatch, wide, rounds=(1,))
-    node_configs = pooling(tmp_path, 2)
-    two = {"num-clients": 2, **LENIENT, **POOLED}
-    found = run("fclg", node_configs=node_configs, **two).summary["failures"]
-    assert [(f["round"], f["client"]) for f in found] == [(1, 0)]
-
-
-def test_a_run_goes_on_where_too_few_graphs_are_left_to_cluster(
-    run, monkeypatch, tmp_path
-):
-    """Two of three sites fail; the third has fewer graphs than there are classes."""
-    expect = PooledEvaluation.expect
-
-    def expect_more(self, clients):
-        expect(self, clients)
-        self.num_classes = 21
-
-    monkeypatch.setattr(PooledEvaluation, "expect", expect_more)
-    toys.fail_when(monkeypatch, lambda client, number: client > 0 and number == 1)
-    node_configs = pooling(tmp_path, 3)
-    finished = run(
-        "fclg", node_configs=node_configs, **{"min-fit-replies": 0.3, **POOLED}
-    )
-    assert finished.summary["status"] == "completed"
-    scored = {
-        row[0] for row in read_rows(finished.path / "rounds.csv") if row[1] == "-1"
-    }
-    assert scored == {"3"}  # and not round 0
-
-
-def pooling(folder, count):
-    """Node-configs of sites that let their embeddings be clustered with others'."""
-    shares = toys.policy(folder, pooled_evaluation=True)
-    return [
-        {"partition-id": k, "num-partitions": count, **shares} for k in range(count)
-    ]
-
-
-def test_a_long_reason_of_a_methods_own_can_be_read_back(once, monkeypatch):
-    said = "x" * 200_000  # longer than a cell that Python's reader of CSV files takes
-
-    def misfits(self, replies):
-        return {VICTIM: said} if VICTIM in replies else {}
-
-    monkeypatch.setattr("strategies.fedavg.FedAvg.misfits", misfits)
-    finished = once("fedavg", **LENIENT)
-    rows = list(read_rows(finished.path / "failures.csv"))
-    assert {int(row[1]) for row in rows} == {VICTIM}
-    assert all(len(row[2]) < 4100 for row in rows)
-    assert "xxx" in rows[0][2]

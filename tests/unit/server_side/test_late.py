@@ -94,25 +94,11 @@ def test_a_round_waits_for_a_late_site_no_longer_than_it_says():
     assert strategy.theta["w"][0] == 1.0  # of clients 0 and 2
 
 
-def test_whoever_comes_within_that_time_counts():
-    _, (report,), _ = play_at({1: 0.05}, **{"late-after-s": 3.0})
-    assert report.failures == {}
-
-
 def test_without_the_setting_a_round_waits_for_its_timeout():
     settings = {"late-after-s": 0.0, "round-timeout-s": 0.4}
     _, (report,), seconds = play_at({1: 600.0}, **settings)
     assert report.failures == {1: "no reply before the round's timeout"}
     assert seconds >= 0.4
-
-
-@pytest.mark.slow
-def test_only_good_replies_make_a_quorum():
-    """Else a broken site would cut off a late one whose reply the round needs."""
-    for bad in (Parcel(error="disk full"), Parcel(arrays={"x": np.zeros(1)})):
-        _, (report,), seconds = play_at({1: 0.5}, {2: bad})
-        assert set(report.failures) == {2}
-        assert seconds >= 0.5
 
 
 def test_a_late_site_is_told_by_name_and_not_waited_for_twice(caplog):
@@ -156,20 +142,6 @@ def test_a_site_that_hung_is_waited_for_again_when_it_replies_in_time():
 MALFORMED = Parcel(metrics={"x": 1.0})
 
 
-def test_a_quick_reply_that_is_not_good_ends_no_doubt():
-    """Else a site that hangs in every second round costs a timeout each time."""
-
-    def alternate(grid: Sites, number: int) -> None:
-        if number == 2:  # it has answered what it was sent in round 1
-            grid.ready_at.clear()
-        grid.delays[1] = 0.0 if number == 2 else 600.0
-        grid.broken = {1: MALFORMED}
-
-    _, reports, _ = play_at(rounds=4, before=alternate, **HANGING)
-    assert "lacks ['shared/w']" in reports[1].failures[1]
-    assert reports[2].failures[1] == NOT_WAITED_FOR
-
-
 @pytest.mark.parametrize(
     ("late", "is_waited_for"), [({}, True), ({1: MALFORMED}, False)]
 )
@@ -201,10 +173,13 @@ def test_a_failure_names_its_site(caplog):
     assert "round 1, failed: client 2 (south): disk full" in caplog.text
 
 
-def test_a_reason_of_a_client_forges_no_line_of_the_log(caplog):
-    _, (report,), _ = play_at((), {2: Parcel(error="no\x1b[2J\nround 3: all is well")})
-    assert report.failures == {2: r"no\x1b[2J\nround 3: all is well"}
-    assert r"client 2 (south): no\x1b[2J\nround 3: all is well" in caplog.text
+@pytest.mark.slow
+def test_only_good_replies_make_a_quorum():
+    """Else a broken site would cut off a late one whose reply the round needs."""
+    for bad in (Parcel(error="disk full"), Parcel(arrays={"x": np.zeros(1)})):
+        _, (report,), seconds = play_at({1: 0.5}, {2: bad})
+        assert set(report.failures) == {2}
+        assert seconds >= 0.5
 
 
 def test_a_deadline_after_everybody_is_refused():

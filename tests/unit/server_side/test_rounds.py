@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import time
 
 import numpy as np
 import pytest
-import toys
 from flwr.app import Error, Message
 from plays import play
 
@@ -15,8 +13,6 @@ from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.flower_names import simulation
 from fedgraph_flwr.core.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
-from strategies.directory import Directory
-from strategies.fedavg import FedAvg
 from strategies.round_report import ClientInfo
 
 HOSTS = [(0, 2), (1,)]  # clients by node
@@ -143,12 +139,6 @@ def test_whoever_fails_is_named_and_left_out(broken, failures, mean):
     assert strategy.theta["w"][0] == pytest.approx(mean)
 
 
-def test_a_failed_client_is_asked_again_in_the_next_round():
-    _, reports = play_with({0: "disk full"}, rounds=2, **{"min-fit-replies": 0.5})
-    assert [set(r.failures) for r in reports] == [{0}, {0}]
-    assert {x.client for x in reports[1].ledger if x.direction == "down"} >= {0, 1, 2}
-
-
 @pytest.mark.parametrize(("share", "enough"), [(0.66, True), (0.67, False)])
 def test_min_fit_replies_is_a_share_of_all_clients(share, enough):
     if enough:  # 2 of 3 replied, 1.98 needed
@@ -156,14 +146,6 @@ def test_min_fit_replies_is_a_share_of_all_clients(share, enough):
     else:
         with pytest.raises(RunFailedError, match=r"2 of 3 .* needs 3\. client 1: gone"):
             play_with({1: "gone"}, **{"min-fit-replies": share})
-
-
-def test_rounding_asks_for_one_reply_too_many():
-    run = toys.resolved(**{"min-fit-replies": 0.55, "num-clients": 100})
-    strategy = FedAvg(run.settings, run.params, experiment="e")
-    strategy.clients = dict.fromkeys(range(100))
-    strategy.round.asked = list(range(100))
-    strategy.round.require(dict.fromkeys(range(55), Parcel()))
 
 
 DEAD = Error(0, "<class 'ray.exceptions.ActorDiedError'>:<'killed'>")
@@ -205,27 +187,3 @@ def info(client: int, node: int) -> ClientInfo:
     return ClientInfo(
         client=client, node_id=node, split_hash="", raw_sha256="", **counts
     )
-
-
-def test_a_silent_node_holds_the_roll_call_no_longer_than_its_timeout():
-    class Silent(Site):
-        def pull_messages(self, message_ids):
-            return []
-
-    bounds = {"roll-call-timeout-s": 0.05, "round-timeout-s": 1.0}
-    begin = time.monotonic()
-    with pytest.raises(RunFailedError, match=r"no roll call within 0\.05 s"):
-        Directory(toys.resolved(**bounds).settings).call(Silent({}))
-    assert time.monotonic() - begin < 0.5
-
-
-def test_evaluate_messages_go_out_after_the_last_round_only():
-    strategy, _ = play_with({}, **{"num-server-rounds": 5})
-    grid = Site({})
-    assert strategy.configure_evaluate(4, None, None, grid) == []
-    strategy.roll_call(grid)
-    (header,) = {
-        unpack(m.content)[1]["server-round"]
-        for m in strategy.configure_evaluate(5, None, None, grid)
-    }
-    assert header == 6

@@ -26,7 +26,7 @@ LONG_S = 60.0
 class Post:
     """Flower's messages on their way to nodes; as grid and as state."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.waiting: dict[int, list[Message]] = {}
 
     def push_messages(self, messages: list[Message]) -> list[str]:
@@ -44,13 +44,13 @@ class Post:
 
 
 def test_messages_are_handed_out_as_soon_as_they_are_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     simulation, post, stop = Simulation(), Post(), threading.Event()
     handed: queue.Queue[Message] = queue.Queue()
     monkeypatch.setattr(sending, "simulation", simulation)
 
-    def loop(*given: Any) -> None:
+    def loop(*given: Any):
         *others, ours = given
         waits = SimpleNamespace(is_set=ours.is_set, wait=lambda _: ours.wait(LONG_S))
         HANDS_OUT(*others, waits)
@@ -59,7 +59,7 @@ def test_messages_are_handed_out_as_soon_as_they_are_sent(
     thread = threading.Thread(target=simulation.hand_out, args=given, daemon=True)
     thread.start()
     sent = [Message(RecordDict(), n, "query") for n in (2, 3, 1)]
-    assert sending.exchange(post, sent, 0.0) == []  # type: ignore[arg-type]
+    assert sending.exchange(post, sent, 0.0) == []
 
     got = {handed.get(timeout=LONG_S / 2).metadata.dst_node_id for _ in sent}
     assert got == {1, 2, 3}
@@ -74,16 +74,16 @@ class Replies:
 
     store_traffic = "as ever"
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.kept: list[str] = []
 
-    def store_message_res(self, reply: str) -> None:
+    def store_message_res(self, reply: str):
         if reply == "lost":
             raise OSError("no room")
         self.kept.append(reply)
 
 
-def test_a_reply_ends_the_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_ends_the_wait_for_it(monkeypatch):
     monkeypatch.setattr(flower_names, "_LEAST_S", LONG_S)
     simulation, replies, stop = Simulation(), Replies(), threading.Event()
     arrived: queue.Queue[str] = queue.Queue()
@@ -106,26 +106,8 @@ def test_a_reply_ends_the_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not simulation.runs
 
 
-def test_a_reply_that_cannot_be_kept_ends_the_wait_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(flower_names, "_LEAST_S", LONG_S)
-    simulation = Simulation()
-
-    def loop(state: Any) -> None:
-        assert state.store_traffic == "as ever"
-        with pytest.raises(OSError, match="no room"):
-            state.store_message_res("lost")
-        simulation.wait(0.001, LONG_S)
-        raise OSError("the state is gone")
-
-    with pytest.raises(OSError, match="gone"):
-        simulation.keep(loop, Replies())
-    assert not simulation.runs
-
-
 @pytest.fixture
-def http_grid(monkeypatch: pytest.MonkeyPatch) -> Any:
+def http_grid(monkeypatch) -> Any:
     """Flower's module of that name, put back after the test, as is the engine."""
     grid = import_module("flwr.superlink.grid.http_grid")
     monkeypatch.setattr(grid, "pull_objects", grid.pull_objects)
@@ -134,7 +116,7 @@ def http_grid(monkeypatch: pytest.MonkeyPatch) -> Any:
     return grid
 
 
-def test_flower_waits_less_from_then_on(http_grid: Any) -> None:
+def test_flower_waits_less_from_then_on(http_grid):
     flowers = http_grid.pull_objects
     options = inspect.signature(flowers).parameters
     assert {"object_ids", "pull_object_fn", *flower_names._AGAIN_S} <= set(options)
@@ -152,8 +134,8 @@ def test_flower_waits_less_from_then_on(http_grid: Any) -> None:
 
 
 def test_another_flower_keeps_its_waits_and_says_so(
-    http_grid: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    http_grid, monkeypatch, caplog: pytest.LogCaptureFixture
+):
     monkeypatch.delattr(ENGINE, "add_messages_to_queue")
     monkeypatch.delattr(http_grid, "pull_objects")
 

@@ -44,30 +44,28 @@ def test_privacy_that_was_spent_stays_spent():
     assert check(spent(), exposed)[0]["secret"] == 0.0
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-def test_privacy_that_is_no_number_is_not_kept(value):
-    before, _ = check(spent(), {})
-    kept, problem = check(spent(**{"edge-epsilon": value}), before)
-    assert kept == before
-    assert "is malformed: edge-epsilon is" in problem
-
-
 UPDATES = {"privacy/update-epsilon": 1.0, "privacy/update-delta": 0.1}
 
 
 @pytest.mark.parametrize(
-    ("of_run", "told", "name"),
+    ("of_run", "told", "problem"),
     [
-        (None, spent(), "edge-draws"),
-        (OF_UPDATES, spent(), "edge-draws"),
-        (EDGES, {**spent(), **UPDATES}, "update-delta"),
-        (None, {**UPDATES, "privacy/secret": 1}, "update-delta"),
+        *(
+            (EDGES, spent(**{"edge-epsilon": v}), "is malformed: edge-epsilon is")
+            for v in (math.nan, math.inf, -1.0)
+        ),
+        (None, spent(), "client 7 reports ['edge-draws'"),
+        (OF_UPDATES, spent(), "client 7 reports ['edge-draws'"),
+        (EDGES, {**spent(), **UPDATES}, "client 7 reports ['update-delta'"),
+        (None, {**UPDATES, "privacy/secret": 1}, "client 7 reports ['update-delta'"),
     ],
 )
-def test_privacy_that_the_run_does_not_protect_is_not_kept(of_run, told, name):
-    kept, problem = check(told, {}, of_run=of_run)
+def test_privacy_that_the_run_does_not_protect_or_is_no_number_is_not_kept(
+    of_run, told, problem
+):
+    kept, found = check(told, {}, of_run=of_run)
     assert kept == {}
-    assert problem.startswith(f"client 7 reports ['{name}'")
+    assert problem in found
 
 
 def test_no_client_makes_a_run_claim_privacy(run, monkeypatch):
