@@ -41,18 +41,18 @@ def _sha256() -> Any:
 class PluginSettings(Settings):
     """The keys of a run config that concern plug-ins.
 
-    ``params``: the method's own parameters, as the inside of an inline table of TOML:
-    ``"mu = 0.1, mode = 'fast'"``. Flower refuses keys of a run config that the bundle
-    does not declare, and no bundle can declare a plug-in's. ``method_sha256`` and
-    ``dataset_sha256``: of the source that the plug-in must have; "" takes any, and the
-    results say which it was.
+    Flower refuses keys that the bundle does not declare, and no bundle can declare a
+    plug-in's: its parameters share ``params``, the inside of an inline table of TOML.
     """
 
     TABLE = "plugin"
 
     params: str = text("")
+    """Parameters of your own method: `"mu = 0.1, mode = 'fast'"`."""
     method_sha256: str = _sha256()
+    """Source that the method's plug-in must have; empty takes any."""
     dataset_sha256: str = _sha256()
+    """Source that the data set's plug-in must have; empty takes any."""
 
 
 def is_plugin(name: str) -> bool:

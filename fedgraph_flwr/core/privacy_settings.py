@@ -44,34 +44,41 @@ TELLS_EDGES = {
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacySettings(Settings):
-    """Noise on edges and on updates; both are off by default.
-
-    ``edge_epsilon``: of each released view of a graph, or, with ``edge_epsilon_of``
-    "total", of all views of a training graph together; 0 releases no noise at all.
-    ``edge_post``: what is made of noisy edges. ``noise_mode``: how often they are
-    drawn. ``budget_max``: largest total epsilon of a graph's edges, 0 for any;
-    ``budget_scope``: of a client in the run, or of all clients of its site in all runs
-    that the site's disk knows of.
-    ``update_clip``: largest norm of an update, 0 sends it as it is; ``update_noise``:
-    standard deviation of the noise in units of that norm; ``update_delta`` and
-    ``update_budget_max`` as their names say. ``both``: allow both notions in one run.
-    ``keep_edge_features``: allow features that tell edges.
-    """
+    """Noise on edges and on updates; both are off by default."""
 
     TABLE = "privacy"
 
     edge_epsilon: float = number(0.0, 0)
+    """Epsilon of each noisy view of a graph's edges; 0: no noise. For methods on whole
+    graphs."""
     edge_epsilon_of: str = choice("view", "view", "total")
+    """`total`: epsilon of all views of a training graph together; only with
+    `noise-mode` `once`."""
     edge_post: str = choice("auto", *EDGE_POSTS, auto=True)
+    """What noisy edges become, at no cost. `auto`: `clamp01` for methods with edge
+    weights, else `round`."""
     noise_mode: str = choice(NOISE_MODES[0], *NOISE_MODES)
+    """How often noise is drawn. `once` keeps one draw; the others pay for each."""
     budget_max: float = number(0.0, 0)
+    """Largest total epsilon of a graph's edges. A draw beyond it is refused. 0: no
+    limit."""
     budget_scope: str = choice("run", "run", "lifetime")
+    """What `budget-max` limits: a client in this run, or a site in all runs on the same
+    data."""
     update_clip: float = number(0.0, 0)
+    """Largest L2 norm of an update, to which noise is added; 0: no noise. Metrics leave
+    exactly."""
     update_noise: float = number(1.0, 0, low_open=True)
+    """Standard deviation of that noise, in units of `update-clip`."""
     update_delta: float = number(1e-5, 0, 1, low_open=True, high_open=True)
+    """Delta at which epsilon is stated."""
     update_budget_max: float = number(0.0, 0)
+    """Largest total epsilon of updates; 0: no limit."""
     both: bool = flag(False)
+    """Allow noise on edges and on updates in one run, reported side by side."""
     keep_edge_features: bool = flag(False)
+    """Allow features that tell edges, such as degrees, beside noisy edges. Only the
+    adjacency is then protected."""
 
     @property
     def is_on(self) -> bool:

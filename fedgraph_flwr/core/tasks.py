@@ -54,15 +54,7 @@ class TaskSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingSettings(TaskSettings):
-    """How embeddings are evaluated, whatever the method that learns them.
-
-    ``evaluation``: "local" clusters each client's graphs on the client, which sends
-    metrics only; "pooled" sends embeddings and labels to the server, which clusters
-    all graphs together: the papers' protocol, for simulation. ``rounds``: after which
-    rounds (the last always). ``probe``: also a linear probe
-    and an SVM, before training where round 0 is evaluated, and after the last round.
-    ``figure_rounds``: which of the pooled embeddings are drawn.
-    """
+    """How embeddings are evaluated, whatever the method that learns them."""
 
     TABLE = "embedding"
     FIELDS = (
@@ -76,9 +68,16 @@ class EmbeddingSettings(TaskSettings):
     )
 
     evaluation: str = choice("local", "local", "pooled")
+    """`local`: each client clusters its own graphs. `pooled`: clients send embeddings
+    and labels, the server clusters all graphs."""
     rounds: str = round_list("0,1,3,5,10,20")
+    """Rounds after which embeddings are evaluated; the last always is. 0: the untrained
+    encoder."""
     probe: bool = flag(True)
+    """Also train a linear probe and an SVM on frozen embeddings, before the first round
+    and after the last."""
     figure_rounds: str = round_list("")
+    """`pooled`: rounds whose embeddings are evaluated and drawn."""
 
     def evaluated_rounds(self) -> frozenset[int]:
         """List rounds whose aggregate is evaluated, apart from the last."""
@@ -140,9 +139,7 @@ class EmbeddingSettings(TaskSettings):
 class MultiTaskSettings(TaskSettings):
     """What is trained on several labels per graph, whatever the method.
 
-    ``encoder``: GraphSAGE, or GAT with two heads; FGCL has encoders of its own.
-    Labels that are numbers are learned by absolute errors. Width, layers and dropout
-    are shared settings.
+    FGCL has encoders of its own. Numbers are learned by absolute errors.
 
     Source
     ------
@@ -152,6 +149,7 @@ class MultiTaskSettings(TaskSettings):
     TABLE = "multitask"
 
     encoder: str = choice("sage", "sage", "gat")
+    """GraphSAGE, or GAT with two heads."""
 
 
 def round_numbers(text: str) -> list[int]:

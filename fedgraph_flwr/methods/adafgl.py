@@ -32,20 +32,14 @@ HOPS = 3  # powers of the corrected graph that features are smoothed by
 
 @dataclass(frozen=True, kw_only=True)
 class AdaFGLParams(Settings):
-    """Parameters of AdaFGL.
-
-    Parameters
-    ----------
-    federated_rounds : int
-        R_1, rounds of averaging. The rounds after it are the clients' own.
-    personal_epochs : int
-        Steps of a client in each round after that.
-    """
+    """Parameters of AdaFGL."""
 
     TABLE = "adafgl"
 
     federated_rounds: int = integer(100, 1, 999_999)
+    """R_1, rounds of averaging. In the rounds after them clients train alone."""
     personal_epochs: int = integer(10, 1, MOST_STEPS)
+    """Steps of a client in each round of its own. The authors take 200 in all."""
 
     def is_personal(self, server_round: int) -> bool:
         """Whether clients train on their own in a round."""

@@ -59,21 +59,20 @@ class FCLGParams(Settings):
     inter: str = choice(
         "graphs", "graphs", "nodes", "none", "kl", "mse", "previous-round"
     )
+    """Second loss: FCLG (`graphs`), FCLG-H (`nodes`), Intra-FedAvg (`none`), Intra-KL
+    (`kl`), Intra-MSE (`mse`), or as MOON (`previous-round`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InfoMaxParams(Settings):
-    """Terms that InfoGraph and MVGRL can add to their loss; FedAvg without any.
-
-    Both read one table. ``proximal_mu`` > 0 adds FedProx's term, ``moon_mu`` > 0 MOON's
-    contrast of embeddings with the received model and the client's of its previous
-    round.
-    """
+    """Terms that InfoGraph and MVGRL can add to their loss; FedAvg without any."""
 
     TABLE = "infomax"
 
     proximal_mu: float = number(0.0, 0)
+    """InfoGraph and MVGRL: weight of FedProx's term."""
     moon_mu: float = number(0.0, 0)
+    """InfoGraph and MVGRL: weight of MOON's contrast of embeddings."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,15 +25,12 @@ SHARED, DELTA = "shared/", "delta/"
 
 @dataclass(frozen=True, kw_only=True)
 class FedProxParams(Settings):
-    """Parameters of FedProx.
-
-    ``mu`` weighs the proximal term (mu/2) ||w - w_received||^2 over the shared
-    tensors; 0.01 as in Xie et al. 2021, Sec. 5.1.
-    """
+    """Parameters of FedProx; the default is that of Xie et al. 2021, Sec. 5.1."""
 
     TABLE = "fedprox"
 
     mu: float = number(0.01, 0)
+    """Weight of the proximal term; 0 is FedAvg."""
 
     def inert(self) -> str:
         """Name FedAvg, where nothing pulls."""
@@ -42,16 +39,13 @@ class FedProxParams(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalParams(Settings):
-    """Parameters of self-train.
-
-    ``epochs`` ends training after that many local epochs in total; 0 trains as long
-    as a federated run (rounds x local epochs). The authors' code uses 50 on one data
-    set and 100 on many.
-    """
+    """Parameters of self-train. GCFL's authors train 50 epochs, or 100 on many sets."""
 
     TABLE = "local"
 
     epochs: int = integer(0, 0, MOST_STEPS)
+    """A client stops after so many epochs of its own; 0: `local-epochs` in each round.
+    """
 
 
 METHODS = {

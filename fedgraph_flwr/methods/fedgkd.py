@@ -42,31 +42,7 @@ FEATURE_MAPS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FedGKDParams(Settings):
-    """Parameters of FedGKD, with the paper's symbols.
-
-    Parameters
-    ----------
-    kernel : str
-        What of R the attention sees: "exponential" is S = e^(tau R) (Eq. 11), "local"
-        S = R, "square" S = R R (Sec. 6.2.3).
-    tau, tau_s : float
-        Temperatures of Eq. (11). Defaults are ours: with the paper's grid, tau up to
-        1, S grows like e^(tau n) and everybody gets one client's model.
-    feature_map : str
-        Task features: "XH" (Eq. 7), "X", "H" or the distilled labels "y".
-    distillation : str
-        "dynamic", from the trained model in every round (Eq. 4), or "static", once
-        before training, by matching gradients on the client's graph (App. C).
-    nodes_per_class : int
-        m, distilled nodes per class. Not in the paper, as the next.
-    distil_steps : int
-        E_d, steps of Adam per distillation.
-    x0_scale : str
-        Standard deviation of the start of distillation: 1 ("unit", paper) or that of
-        the client's "data".
-    proximal_lambda : float
-        lambda of lambda ||W - W_received||^2 (Algorithm 1).
-    """
+    """Parameters of FedGKD, with the paper's symbols."""
 
     TABLE = "fedgkd"
     FIELDS = (
@@ -74,14 +50,28 @@ class FedGKDParams(Settings):
     )
 
     kernel: str = choice("exponential", "local", "square", "exponential")
+    """How the relatedness R weighs clients: e^(tau R) (`exponential`, Eq. 11), R
+    (`local`) or R R (`square`)."""
     tau: float = number(0.1, 0)
+    """tau of Eq. 11. Ours: with the paper's grid, up to 1, all may get one client's
+    model."""
     tau_s: float = number(3.0, 0)
+    """tau_s of Eq. 11 sharpens the weights; 0: uniform."""
     feature_map: str = choice("XH", *FEATURE_MAPS)
+    """Distilled features that are compared and sent: of nodes (`X`), embeddings (`H`),
+    both, or labels (`y`)."""
     distillation: str = choice("dynamic", "dynamic", "static")
+    """`dynamic`: from the model in every round (Eq. 4). `static`: once, by matching
+    gradients (App. C)."""
     nodes_per_class: int = integer(5, 1, 1000)
+    """m, distilled nodes per class. Ours, as the next two."""
     distil_steps: int = integer(10, 0, 100_000)
+    """E_d, Adam steps of a distillation; 0 leaves the common start."""
     x0_scale: str = choice("unit", "unit", "data")
+    """Standard deviation of that start: 1 (`unit`, the paper's), or that of the
+    client's features."""
     proximal_lambda: float = number(1e-3, 0)
+    """lambda of the squared distance to the received model (Algorithm 1)."""
 
     def check(self, privacy: Settings) -> None:  # noqa: ARG002
         """Refuse to compare labels that nobody learns."""

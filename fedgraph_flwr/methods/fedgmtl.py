@@ -29,21 +29,17 @@ OMEGA = "task_covariance"  # its name among the shared tensors
 class FedGMTLParams(Settings):
     """Parameters of FedGMTL.
 
-    Parameters
-    ----------
-    task_reg : float
-        lambda, on the trace itself; 0 is FedAvg. The default is ours: the authors' 1e-3
-        multiplied Omega instead of its inverse. The penalty moves the rows of the
-        client's own tasks only: Adam would turn it into full steps of the other rows.
-
-    Omega becomes the closed form after every local epoch; in the authors' code after
-    every step.
+    The default is ours: the authors' 1e-3 multiplied Omega instead of its inverse. The
+    penalty moves the rows of the client's own tasks only: Adam would turn it into full
+    steps of the other rows. Omega becomes the closed form after every local epoch; in
+    the authors' code after every step.
     """
 
     TABLE = "fedgmtl"
     RUN: ClassVar[Mapping[str, Value]] = {"persist-optimizer": False}
 
     task_reg: float = number(1e-4, 0)
+    """lambda, weight of tr(Phi^T Omega^-1 Phi) for the heads Phi; 0 is FedAvg."""
 
 
 METHOD = Method(

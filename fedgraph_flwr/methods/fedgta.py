@@ -34,18 +34,8 @@ TEMPERATURE = 20.0
 class FedGTAParams(Settings):
     """Parameters of FedGTA.
 
-    Defaults are those of the group's second implementation (OpenFGL) where the first
-    has values for three data sets alone: Cora K 6, CiteSeer K 20 and epsilon 0.6,
-    PubMed K 13 and epsilon 0.65, and raw moments, where we always send both kinds.
-
-    Parameters
-    ----------
-    steps : int
-        k, steps of label propagation.
-    moment_orders : int
-        K, orders from 1.
-    epsilon : float
-        Clients count as alike above this cosine of their moments; -1: all, 1: none.
+    Defaults are those of the group's second implementation (OpenFGL): the first has
+    values for three data sets alone, and raw moments, where we send both kinds.
     """
 
     TABLE = "fedgta"
@@ -61,8 +51,13 @@ class FedGTAParams(Settings):
     )
 
     steps: int = integer(5, 0, 1000)
+    """k, steps of label propagation."""
     moment_orders: int = integer(10, 1, 1000)
+    """K, orders of moments. The authors take 6 for Cora, 20 for CiteSeer, 13 for
+    PubMed."""
     epsilon: float = number(0.5, -1, 1)
+    """Clients with a larger cosine of moments count as alike. The authors: 0.6 for
+    CiteSeer, 0.65 for PubMed."""
 
     @property
     def moments_per_class(self) -> int:

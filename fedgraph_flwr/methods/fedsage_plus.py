@@ -37,16 +37,12 @@ LEARNING_RATE = 1e-3  # of the generator; with the classifier's its tanh saturat
 class FedSagePlusParams(Settings):
     """Parameters of the neighbour generator.
 
-    ``rounds`` times ``local-epochs`` are its steps before the client's first round
-    (the paper's federated rounds of the generator; nothing is exchanged during them
-    here).
-
-    ``cross_client``: train the generator on rows of other clients too, raw features of
-    ``CROSS_ROWS`` training nodes of each, which the server and all clients then see.
-    The loss, of weight 1, is a mean over other clients, in the paper a sum. In the
-    paper client j answers generated features with the gradient of ||generated -
-    x_u||^2, from which x_u = generated - gradient / 2: a row that travels reveals no
-    more than a row asked for. The paper gives no values.
+    In the paper the generator trains in federated rounds; here nothing is exchanged
+    but raw features of ``CROSS_ROWS`` training nodes of each client, once, if
+    ``cross_client`` is set. That reveals no more: in the paper client j answers
+    generated features with the gradient of ||generated - x_u||^2, from which x_u =
+    generated - gradient / 2. The loss, of weight 1, is a mean over other clients, in
+    the paper a sum. The paper gives no values.
     """
 
     TABLE = "fedsage-plus"
@@ -63,7 +59,11 @@ class FedSagePlusParams(Settings):
     )
 
     rounds: int = integer(10, 0, 100_000)
+    """Steps of the neighbour generator before a client's first round, in units of
+    `local-epochs`."""
     cross_client: bool = flag(False)
+    """Train the generator on rows of other clients: the server and all clients see raw
+    features."""
 
     def sends(self) -> tuple[Field, ...]:
         """Rows of features, if they leave the client for the cross-client loss."""

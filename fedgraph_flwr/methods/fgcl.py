@@ -35,9 +35,8 @@ STORE_SIZE = 100  # N, noisy graphs that a client keeps as negatives
 class FGCLParams(Settings):
     """Parameters of FGCL and its controls.
 
-    ``num_negatives`` is k, ``contrast_weight`` gamma, ``temperature`` tau. Differs: Eq.
-    (11) as printed is M times the mean if all M clients train; the server averages the
-    clients that trained.
+    Differs: Eq. (11) as printed is M times the mean if all M clients train; the server
+    averages the clients that trained.
     """
 
     TABLE = "fgcl"
@@ -45,10 +44,16 @@ class FGCLParams(Settings):
     TAKES_WEIGHTS: ClassVar[bool] = True
 
     views: str = choice("two", "two", "one", "clean", "no-edges")
+    """FGCL (`two`), Fed+Noise (`one`), graphs as they are (`clean`), or nodes alone
+    (`no-edges`)."""
     encoder: str = choice("gcn", "gcn", "kgnn", "tag", "lightgcn", "gin", "gat")
+    """Encoder of a view. `gat` takes no edge weights below 0."""
     num_negatives: int = integer(10, 0, 100_000)
+    """k, negatives per graph."""
     contrast_weight: float = number(0.1, 0)
+    """gamma, weight of the contrast."""
     temperature: float = number(1.0, 0, low_open=True)
+    """tau, temperature of the contrast."""
 
     @property
     def is_noisy(self) -> bool:

@@ -49,21 +49,9 @@ def _authors(mean: float, largest: float, seq_length: int) -> dict[str, Value]:
 class GCFLParams(Settings):
     """Parameters of GCFL and GCFL+, with the paper's symbols.
 
-    Parameters
-    ----------
-    mean_norm_threshold, max_norm_threshold : float
-        epsilon_1 and epsilon_2 of the split condition (Sec. 4.2); a cluster splits
-        when ||mean update|| < epsilon_1 and max ||update|| > epsilon_2. "auto": the
-        values of the authors' ``runnerfile``.
-    seq_length : int
-        d, the number of rounds whose norms GCFL+ compares (Sec. 4.3).
-    min_round, min_cluster_size : int
-        No split in rounds 1..min_round, nor of a smaller cluster. Only in the code.
-    seq_source : str
-        What the histories hold: "update-norm" (paper, "dWs" in the code) or
-        "last-grad-norm" (the code's default: gradient of the last mini-batch).
-    standardize : bool
-        Divide each series by its standard deviation before DTW.
+    ``"auto"``: the values of the authors' ``runnerfile``. ``min_round`` and
+    ``min_cluster_size`` are only in their code, whose default ``seq_source`` is
+    "last-grad-norm".
     """
 
     TABLE = "gcfl"
@@ -99,12 +87,21 @@ class GCFLParams(Settings):
     }
 
     mean_norm_threshold: float = number("auto", 0, auto=True)
+    """epsilon_1: a cluster splits only if the norm of its mean update is below (Sec.
+    4.2)."""
     max_norm_threshold: float = number("auto", 0, auto=True)
+    """epsilon_2: a cluster splits only if the norm of some client's update is above."""
     seq_length: int = integer("auto", 2, MOST_ROUNDS, auto=True)
+    """d, rounds of norms that GCFL+ compares (Sec. 4.3)."""
     min_round: int = integer(20, 0, MOST_ROUNDS)
+    """No cluster splits up to this round."""
     min_cluster_size: int = integer(3, 2, MOST_ROUNDS)
+    """No smaller cluster splits."""
     seq_source: str = choice("update-norm", "update-norm", "last-grad-norm")
+    """Norms that GCFL+ compares: of updates (paper), or of the last mini-batch's
+    gradient (authors' code)."""
     standardize: bool = flag(False)
+    """Divide each series by its standard deviation before comparing."""
 
     def sends(self) -> tuple[Field, ...]:
         """Norms of gradients, if clusters are made by them."""

@@ -23,11 +23,13 @@ TEMPERATURE = 0.5  # of the contrast, as the authors use it
 
 @dataclass(frozen=True, kw_only=True)
 class MoonParams(Settings):
-    """``mu`` weighs the contrast; 0 is FedAvg. The authors tune it in 0.001 to 10."""
+    """Parameters of MOON."""
 
     TABLE = "moon"
 
     mu: float = number(1.0, 0)
+    """Weight of the contrast between models; 0 is FedAvg. The authors tune 0.001 to 10.
+    """
 
 
 METHOD = Method(

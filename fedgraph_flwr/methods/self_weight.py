@@ -22,17 +22,15 @@ from ..core.tasks import NODE_CLASSIFICATION
 
 @dataclass(frozen=True, kw_only=True)
 class SelfWeightParams(Settings):
-    """Parameters of self-weight.
-
-    ``a``: share of the client's own model, beside its part in the mean; 0 is FedAvg
-    with uniform weights, 1 is self-train. ``proximal_lambda``: as FedGKD's, with which
-    the control trains as FedGKD does.
-    """
+    """Parameters of self-weight; with FedGKD's lambda it trains as FedGKD does."""
 
     TABLE = "self-weight"
 
     a: float = number(0.5, 0, 1)
+    """Share of a client's own model, beside its part in the mean; 0: uniform FedAvg, 1:
+    self-train."""
     proximal_lambda: float = number(0.0, 0)
+    """lambda of the squared distance to the received model."""
 
 
 METHOD = Method(

@@ -66,16 +66,7 @@ def mixing_rounds(before_round: int, period: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class SpreadGNNParams(Settings):
-    """Parameters of SpreadGNN.
-
-    ``topology``: who talks to whom; ``degree``, ``topology_seed`` and ``edges_file``
-    say more where its kind needs it (``topology.build_topology``).
-    ``weights`` make the mixing matrix M (``mixing.mixing_row``), ``period`` is tau, 0
-    for never. ``seal``: letters are encrypted between neighbours. ``head_sync``:
-    "all" mixes every row of the head; "owners" a task's row over those that have its
-    labels, where any has; "none" leaves the head at home. ``task_reg`` multiplies the
-    trace of Eq. (7).
-    """
+    """Parameters of SpreadGNN; ``task_reg`` multiplies the trace of Eq. (7)."""
 
     TABLE = "spreadgnn"
     FIELDS = (
@@ -116,14 +107,25 @@ class SpreadGNNParams(Settings):
     }
 
     topology: str = choice("complete", *topology.KINDS)
+    """Who talks to whom."""
     degree: int = integer(2, 1, MOST_CLIENTS)
+    """Neighbours of each client: `random-regular`, and `watts-strogatz` before rewiring
+    (even)."""
     topology_seed: int = integer(0, 0, 2**31 - 1)
+    """Seed of the two random topologies."""
     edges_file: str = path("")
+    """TOML file of topology `file`, on the server."""
     weights: str = choice("metropolis", *mixing.KINDS)
+    """Weights by which a client mixes models."""
     period: int = integer(1, 0, MOST_ROUNDS)
+    """tau: letters are sent after rounds 1, 1 + tau, 1 + 2 tau, ...; 0: never."""
     seal: bool = flag(False)
+    """Letters are encrypted between neighbours, so that the server cannot read them."""
     head_sync: str = choice("all", "all", "owners", "none")
+    """Rows of the head: mixed as all else, mixed over clients with the task's labels
+    (`owners`), or not sent."""
     task_reg: float = number(1e-4, 0)
+    """lambda, as that of FedGMTL, over the tasks of the client's neighbourhood."""
 
     @property
     def is_sealed(self) -> bool:

@@ -1,26 +1,33 @@
 """Write defaults into pyproject and docs: ``python tests/lab/settings.py``.
 
 The tables of settings in the code are the source. Flower refuses keys that have no
-default in ``pyproject.toml``, and readers look for them in ``docs/configuration.md``:
-this command writes the defaults there, and key, default and allowed values here; and
-into ``docs/methods.md`` the methods of each task. The last cell of a row is written by
-hand; it is empty at first.
+default in ``pyproject.toml``; readers look for them in ``docs/configuration.md``. What
+a key means is the text below its field. The methods of each task go into
+``docs/methods.md``, where the last cell of a row is written by hand.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Mapping
+from itertools import pairwise
 
 from fedgraph_flwr.core.command import command
+from fedgraph_flwr.core.config import Settings
 from fedgraph_flwr.core.files import project_root
+from fedgraph_flwr.core.rules import MOST, MOST_CLIENTS, MOST_ROUNDS, Rule
 from fedgraph_flwr.core.tasks import TASKS
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import tables
 
 _ROW = re.compile(r"^\| `([^`]+)` \| .* \|$")
+_KINDS = {(bool, False): "true, false", (str, True): "absolute path"}
+_MANY = 6  # names; more have a table of their own
 
 
 def as_toml() -> str:
@@ -46,19 +53,54 @@ def new_pyproject(text: str) -> str:
 
 
 def new_page(text: str) -> str:
-    """Put keys, defaults and allowed values into the text of the page of keys."""
-    rows = {
-        key: f"`{json.dumps(f.default)}` | {f.metadata['rule'].describe()}"
-        for table in tables()
-        for key, f in table.config_fields().items()
-    }
+    """Put the table of all keys into the text of their page."""
+    rows = {}
+    for table in tables():
+        meaning = meanings(table)
+        for key, f in table.config_fields().items():
+            allowed = _allowed(f.metadata["rule"], key)
+            rows[key] = f"`{json.dumps(f.default)}` | {allowed} | {meaning[f.name]}"
     return _with_rows(text, rows)
+
+
+def meanings(table: type[Settings]) -> dict[str, str]:
+    """Read the text below each field of a table, by the field's name."""
+    found = {}
+    for cls in reversed(table.__mro__[: table.__mro__.index(Settings)]):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+        assert isinstance(tree, ast.ClassDef)
+        for one, other in pairwise(tree.body):
+            match one, other:
+                case (
+                    ast.AnnAssign(target=ast.Name(name)),
+                    ast.Expr(ast.Constant(str(what))),
+                ):
+                    found[name] = " ".join(what.split())
+    return found
+
+
+def _allowed(rule: Rule, key: str) -> str:
+    """Say what a value may be; bounds that nobody reaches are left out."""
+    if len(rule.choices) > _MANY:
+        return f"[below](#{key.rstrip('s')}s)"
+    if rule.choices:
+        return ", ".join(f"`{name}`" for name in rule.choices)
+    if rule.kind not in (int, float):
+        return rule.words or _KINDS.get((rule.kind, rule.absolute), "text")
+    bounds = [f"{'>' if rule.low_open else '≥'} {rule.low:g}"]
+    if rule.high < min(MOST, MOST_CLIENTS, MOST_ROUNDS):
+        bounds.append(f"{'<' if rule.high_open else '≤'} {rule.high:g}")
+    return f"{'int' if rule.kind is int else 'number'} {', '.join(bounds)}"
 
 
 def new_methods(text: str) -> str:
     """Put into the text of the page of methods which of them each task has."""
+    lines = text.splitlines()
+    by_hand = {
+        m[1]: line.rsplit(" | ", 1)[1] for line in lines if (m := _ROW.match(line))
+    }
     rows = {
-        task.key: ", ".join(f"`{name}`" for name in names)
+        task.key: f"{', '.join(f'`{n}`' for n in names)} | {by_hand[task.key][:-2]}"
         for task in TASKS
         if (names := [n for n, m in METHODS.items() if task in m.clients])
     }
@@ -66,16 +108,12 @@ def new_methods(text: str) -> str:
 
 
 def _with_rows(text: str, rows: Mapping[str, str]) -> str:
-    """Write a table's rows but for their last cell, which is written by hand."""
+    """Write the rows of the table that has the first of their keys."""
     lines = text.splitlines(keepends=True)
-    found = [m[1] if (m := _ROW.match(line)) else "" for line in lines]
-    first = found.index(next(iter(rows)))
+    start = f"| `{next(iter(rows))}` "
+    first = next(i for i, line in enumerate(lines) if line.startswith(start))
     last = next(i for i in range(first, len(lines)) if not lines[i].startswith("|"))
-    by_hand = {
-        key: line.rstrip().rsplit(" | ", 1)[1].removesuffix(" |")
-        for key, line in zip(found[first:last], lines[first:last], strict=True)
-    }
-    made = [f"| `{k}` | {row} | {by_hand.get(k, '')} |\n" for k, row in rows.items()]
+    made = [f"| `{key}` | {row} |\n" for key, row in rows.items()]
     return "".join([*lines[:first], *made, *lines[last:]])
 
 
