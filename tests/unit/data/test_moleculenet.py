@@ -1,6 +1,5 @@
 """MoleculeNet sets and their partition. Real data where FEDGRAPH_DATA is set."""
 
-import itertools
 import logging
 import os
 import shutil
@@ -8,16 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import toys
 
 import datasets
-from clients.graphs.batching import CollatedGraphs
 from datasets import partitioners
 from datasets.public.moleculenet import RAW, load_moleculenet
 from fedgraph_flwr.core.data import SPLITS
 from fedgraph_flwr.core.errors import DataError
-from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.node.introduce import introduce
 from fedgraph_flwr.node.policy import OPEN
 from strategies.directory import read_introduction
@@ -117,19 +113,6 @@ def test_features_and_edges_are_those_of_each_molecule(folder):
     assert graphs.x.flags.writeable  # a copy
 
 
-def test_more_kinds_of_atoms_than_a_byte_counts(folder):
-    """Isotopes of hydrogen that are in no book."""
-    rows = [f"{r},n,{r % 2},[{r + 1}H]\n" for r in range(257)]
-    write(folder, "BBBP", "num,name,p_np,smiles\n" + "".join(rows))
-    molecules = load_moleculenet("BBBP", data_dir=str(folder))
-    assert len(molecules.kinds) == 257
-    x = molecules.take(np.arange(257)).x
-    for row in range(257):
-        np.testing.assert_array_equal(
-            x[[row]], toys.smiles_to_graph(f"[{row + 1}H]")[0]
-        )
-
-
 def test_missing_labels_are_nan(folder):
     found = load_moleculenet("Tox21", data_dir=str(folder))
     assert found.tasks == [f"t{k}" for k in range(12)]
@@ -153,33 +136,6 @@ def test_numbers_come_from_the_column_that_was_measured(folder, name, text, task
     assert found.tasks == [task]
     np.testing.assert_allclose(found.y, [[-0.77], [1.5]])
     assert np.diff(found.node_ptr).tolist() == [3, 1]
-
-
-def test_batches_have_float_labels_also_of_single_atoms(folder):
-    found = load_moleculenet("Tox21", data_dir=str(folder))
-    collated = CollatedGraphs(found.take(np.arange(2)), toys.CPU)
-    lonely = collated.batch(np.array([1]))
-    assert lonely.y.dtype == torch.float32
-    assert lonely.y.shape == (1, 12)
-    assert lonely.y.isnan().all()
-    assert lonely.edge_index.shape == (2, 0)
-    assert (lonely.adjacency @ lonely.x).abs().sum() == 0
-    both = collated.batch(np.array([1, 0]))
-    assert both.y[1, :2].tolist() == [0, 1]
-    assert (both.membership @ both.x).shape == (2, 133)
-    assert both.edge_index.tolist() == [[1, 2], [2, 1]]
-
-
-def test_the_flat_layout_and_the_cache(folder, caplog):
-    caplog.set_level(logging.INFO, "flwr.fedgraph")
-    flat = folder.parent / "flat"
-    write(flat, "BBBP", BBBP, layout="")
-    one = load_moleculenet("BBBP", data_dir=str(flat))
-    two = load_moleculenet("BBBP", data_dir=str(flat))
-    assert caplog.text.count("converting") == 1
-    assert isinstance(two.y, np.memmap)
-    assert not two.kinds.flags.writeable
-    assert one.raw_sha256 == load_moleculenet("BBBP", data_dir=str(folder)).raw_sha256
 
 
 @pytest.mark.parametrize(
@@ -251,55 +207,12 @@ def test_rows_that_rdkit_refuses_shift_no_row_number(folder):
         assert np.diff(part.graphs.node_ptr).tolist() == (part.graph_ids + 1).tolist()
 
 
-def test_a_split_of_its_own_for_every_seed(chains):
-    hashes = [
-        datasets.load_partition(chains(split_seed=seed), 0).split_hash
-        for seed in (1, 1, 2)
-    ]
-    assert hashes[0] == hashes[1] != hashes[2]
-
-
-def test_shares_are_cut_at_the_floors_of_one_draw():
-    rows = np.arange(1000, 1173)
-    rng = numpy_rng(5, "partition", "quantity-skew")
-    shuffled = rng.permutation(rows)
-    while True:
-        sums = np.cumsum(rng.dirichlet([0.5] * 4))
-        ends = [0, *(int(total * 173) for total in sums[:3]), 173]
-        expected = [shuffled[a:b] for a, b in itertools.pairwise(ends)]
-        if all(len(part) >= 10 for part in expected):
-            break
-    found = partitioners.quantity_skew(rows, 4, seed=5, alpha=0.5)
-    assert [sorted(part) for part in expected] == [part.tolist() for part in found]
-
-
 def test_shares_that_cannot_be(monkeypatch):
     with pytest.raises(DataError, match=r"39 training graphs .* 4 .* num-clients to 3"):
         partitioners.quantity_skew(np.arange(39), 4, seed=0, alpha=1)
     monkeypatch.setattr(partitioners, "MAX_DRAWS", 50)
     with pytest.raises(DataError, match=r"Dirichlet\(0.01\).*raise dirichlet-alpha"):
         partitioners.quantity_skew(np.arange(100), 8, seed=0, alpha=0.01)
-
-
-def test_a_set_is_cut_once_for_all_clients_also_if_it_cannot_be(chains, monkeypatch):
-    seeds = []
-    real = partitioners.quantity_skew
-
-    def count(*args, seed, **options):
-        seeds.append(seed)
-        return real(*args, seed=seed, **options)
-
-    monkeypatch.setattr(partitioners, "quantity_skew", count)
-    monkeypatch.setattr(partitioners, "MAX_DRAWS", 50)
-    for client in range(3):
-        datasets.load_partition(chains(split_seed=77), client)
-    errors = []
-    for client in range(3):
-        with pytest.raises(DataError, match="raise dirichlet-alpha") as caught:
-            datasets.load_partition(chains(split_seed=78, dirichlet_alpha=1e-3), client)
-        errors.append(caught.value)
-    assert seeds == [77, 78]
-    assert len({id(error) for error in errors}) == 3  # with a traceback for each
 
 
 # --- settings ---

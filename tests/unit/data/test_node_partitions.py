@@ -12,7 +12,7 @@ from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 
 import datasets
-from datasets import node_clients, partitioners
+from datasets import node_clients
 from datasets.cache import cut_once
 from datasets.node_clients import TEST, TRAIN, VAL, draw_roles
 from datasets.partitioners import NODE_PARTITIONERS, partition_nodes
@@ -20,7 +20,6 @@ from datasets.public.node_graphs import whole_graph
 from fedgraph_flwr.core.errors import ConfigError, DataError
 
 DISJOINT = ("louvain", "metis")
-OVERLAPPING = ("metis-overlap", "metis-overlap-replacement")
 
 
 def edges_of(graph):
@@ -126,12 +125,6 @@ def test_roles_by_class_are_as_many_and_each_class_has_its_share(sizes, held_out
         assert (np.abs(of_class - size * counts / len(y)) < len(sizes)).all()
 
 
-@pytest.mark.parametrize("num_nodes", [1, 2])
-def test_too_few_nodes_for_three_roles_are_refused(num_nodes):
-    with pytest.raises(DataError, match=r"nodes with held-out 0.7 leave .* to train"):
-        draw_roles(num_nodes, held_out=0.7, seed=0)
-
-
 def test_overlapping_clients_hold_half_of_their_part(settings):
     parts = NODE_PARTITIONERS["metis"](rings(12, 10), 2, seed=0)
     kind = settings(partition="metis-overlap", num_clients=10)
@@ -150,24 +143,27 @@ def test_draws_with_replacement_leave_fewer_nodes():
     assert all(len(np.unique(ids)) == len(ids) for ids in held)
 
 
-def test_louvain_gives_the_largest_community_to_the_smallest_client():
-    sizes = [len(ids) for ids in partition_nodes("louvain", rings(5, 10), 2, seed=0)]
-    assert sorted(sizes) == [20, 30]
+@pytest.mark.parametrize(
+    ("partition", "clients", "message"),
+    [
+        *(
+            (kind, 125, "num-clients is 125, but rings has 120")
+            for kind in ("louvain", "metis", "metis-overlap")
+        ),
+        ("metis-overlap", 7, "multiple of 5 for overlapping parts, got 7"),
+        ("louvain", 14, "Louvain finds 12 communities in rings, fewer"),
+        ("iid", 5, "partition of dataset 'Cora' must be 'louv"),
+    ],
+)
+def test_parts_that_cannot_be_are_refused(settings, partition, clients, message):
+    config = settings(partition=partition, num_clients=clients)
+    with pytest.raises((ConfigError, DataError), match=message):
+        datasets.load_partition(config, 0)
 
 
-@pytest.mark.parametrize("kind", sorted(NODE_PARTITIONERS))
-def test_more_clients_than_nodes_are_refused(settings, kind):
-    with pytest.raises(ConfigError, match="num-clients is 125, but rings has 120"):
-        datasets.load_partition(settings(partition=kind, num_clients=125), 0)
-
-
-@pytest.mark.parametrize("kind", OVERLAPPING)
-def test_overlap_needs_clients_by_fives(settings, kind):
-    with pytest.raises(ConfigError, match="multiple of 5 for overlapping parts, got 7"):
-        datasets.check_settings(settings(partition=kind, num_clients=7))
-
-
-def test_a_client_without_nodes_is_refused():
+def test_a_client_or_a_role_without_nodes_is_refused():
+    with pytest.raises(DataError, match=r"nodes with held-out 0.7 leave .* to train"):
+        draw_roles(2, held_out=0.7, seed=0)
     crowded = toys.make_whole_graph(12, density=0.5)
     with pytest.raises(DataError, match=r"leaves \d+ of 12 clients without a node \("):
         partition_nodes("metis", crowded, 12, seed=0)
@@ -179,42 +175,6 @@ def test_what_is_cut_once_passes_over_no_argument_by_name():
         return base**exponent
 
     assert [power(3), power(3, exponent=3), power(base=2)] == [9, 27, 4]
-
-
-def test_a_graph_that_cannot_be_cut_is_cut_once(settings, monkeypatch):
-    calls = []
-
-    def partition(kind, graph, num_clients, *, seed):
-        calls.append(num_clients)
-        raise DataError("some client has no node")
-
-    monkeypatch.setattr(node_clients, "partition_nodes", partition)
-    lengths = []
-    for client in range(5):
-        with pytest.raises(DataError, match="some client has no node") as caught:
-            datasets.load_partition(settings(), client)
-        lengths.append(len(caught.traceback))
-    assert calls == [5]
-    assert lengths[1:] == [lengths[0]] * 4  # it holds on to nobody who caught it
-
-
-def test_louvain_with_fewer_communities_than_clients_is_refused():
-    with pytest.raises(DataError, match="Louvain finds 4 communities in rings, fewer"):
-        partition_nodes("louvain", rings(4, 10), 6, seed=0)
-
-
-@pytest.mark.parametrize("partition", ["chunks", "iid", "planted"])
-def test_partitions_of_graph_sets_are_refused(partition):
-    with pytest.raises(ConfigError, match="partition of dataset 'Cora' must be 'louv"):
-        datasets.check_settings(
-            toys.run_settings(dataset="Cora", partition=partition, num_clients=5)
-        )
-
-
-def test_one_client_has_the_whole_graph():
-    (ids,) = partition_nodes("metis", rings(4, 10), 1, seed=0)
-    np.testing.assert_array_equal(ids, np.arange(40))
-    assert partitioners.SAMPLES_PER_PART == 5
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 import toys
 
 import datasets
-from datasets import partition as module
 from fedgraph_flwr.core.errors import DataError
 
 
@@ -42,15 +41,3 @@ def test_data_without_permission_have_their_cure(tmp_path, monkeypatch, dataset,
 
     with pytest.raises(DataError, match=words):
         load()
-
-
-def test_an_error_of_a_plug_in_keeps_its_words(monkeypatch):
-    """It names no file: nobody is told to give permission for None."""
-
-    def denied(*_):
-        raise PermissionError("the vault is closed")
-
-    monkeypatch.setattr(module, "planted_client", denied)
-    settings = toys.run_settings(dataset="planted", partition="planted")
-    with pytest.raises(PermissionError, match="the vault is closed"):
-        datasets.load_partition(settings, 0)

@@ -55,17 +55,6 @@ def test_every_graph_goes_to_one_client(
         assert min(map(len, clients)) >= min(10, len(y) // num_clients)
 
 
-@pytest.mark.parametrize("kind", sorted(partitioners.PARTITIONERS))
-def test_partition_depends_on_the_seed_only(kind):
-    y = labels(400)
-    np.random.seed(0)  # noqa: NPY002 - the global stream must not matter
-    first = partition(kind, y, 4)
-    np.random.seed(1)  # noqa: NPY002
-    again, other = partition(kind, y, 4), partition(kind, y, 4, seed=124)
-    assert [r.tolist() for r in first] == [r.tolist() for r in again]
-    assert [r.tolist() for r in first] != [r.tolist() for r in other]
-
-
 @pytest.mark.parametrize(("num_graphs", "num_clients"), [(1113, 10), (333, 30)])
 def test_reference_chunks_draw_as_the_reference_does(num_graphs, num_clients):
     size = min(50, num_graphs // num_clients)
@@ -153,20 +142,6 @@ def test_equal_chunks_and_equal_class_shares():
     assert np.ptp(counts.sum(axis=1)) <= 1
 
 
-def test_alpha_sets_the_skew():
-    y = labels(1000)
-
-    def spread(kind, alpha, what):
-        return np.std([what(r) for r in partition(kind, y, 10, alpha=alpha)])
-
-    for kind, what in (
-        ("dirichlet-labels", lambda rows: y[rows].mean()),
-        ("dirichlet-quantity", len),
-    ):
-        assert spread(kind, 0.1, what) > 4 * spread(kind, 1000.0, what)
-        assert spread(kind, 1000.0, what) > spread(kind, 1e308, what)
-
-
 @pytest.mark.parametrize("kind", EXCLUSIVE)
 def test_too_many_clients(kind):
     with pytest.raises(DataError, match=r"(?s)20 .*10 .*num-clients|client \d+ gets 2"):
@@ -201,19 +176,6 @@ def test_split_agrees_with_two_calls_of_sklearn():
     ours = splits.split_client(np.arange(109), y, seed=123)
     theirs = [np.sort(part) for part in (train, val, test)]
     assert [p.tolist() for p in ours] == [p.tolist() for p in theirs]
-
-
-def test_as_few_held_out_as_classes_are_stratified(caplog):
-    y = np.arange(30) % 3
-    _, val, test = splits.split_client(np.arange(30), y, seed=1)
-    assert sorted(y[val]) == sorted(y[test]) == [0, 1, 2]
-    assert not caplog.messages
-
-
-def test_lone_class_member_falls_back_with_a_warning(caplog):
-    y = np.array([0] * 49 + [1])
-    splits.split_client(np.arange(50), y, seed=123)
-    assert "not stratified: class sizes are {0: 49, 1: 1}" in caplog.text
 
 
 def test_split_refuses_too_few_and_repeats():

@@ -9,7 +9,6 @@ import toys
 
 import datasets
 from datasets import synthetic
-from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.seeding import derive_seed
 
 
@@ -50,17 +49,6 @@ def test_graphs_are_well_formed(graphs):
             assert x.tolist() == np.minimum(degree, 15).tolist()
 
 
-def test_classes_are_balanced_and_groups_contradict(graphs):
-    for data in graphs:
-        assert abs(np.diff(np.bincount(data.y))[0]) <= 1
-    hubs = []  # mean of the largest degree, by group and class
-    for data in graphs:
-        top = np.maximum.reduceat(data.x, data.node_ptr[:-1])
-        hubs.append([top[data.y == label].mean() for label in (0, 1)])
-    assert hubs[0][1] > hubs[0][0] + 1.5  # group 0: 1 is Barabasi-Albert
-    assert hubs[1][0] > hubs[1][1] + 1.5  # group 1: 0 is Barabasi-Albert
-
-
 def test_same_seed_same_graphs_whatever_came_before(graphs):
     torch.manual_seed(99)
     synthetic.generate_client(3, 7)
@@ -88,13 +76,6 @@ def test_graphs_are_those_of_pytorch_geometric(graphs):
                 expected = erdos_renyi_graph(nodes, density)
             own = slice(data.edge_ptr[i], data.edge_ptr[i + 1])
             assert np.array_equal(data.edge_index[:, own], expected)
-
-
-def test_rows_of_clients_follow_each_other():
-    ends = [synthetic.client_rows(client)[[0, -1]] for client in range(12)]
-    sizes = [synthetic.GRAPHS_PER_CLIENT[c % 5 in (1, 3)] for c in range(12)]
-    assert [last - first + 1 for first, last in ends] == sizes
-    assert [first for first, _ in ends] == np.cumsum([0, *sizes[:-1]]).tolist()
 
 
 def test_global_random_streams_are_left_alone():
@@ -125,8 +106,3 @@ def test_partition_knows_its_group():
         for split in ("train", "val", "test"):
             counts = np.bincount(part.graphs.y[part.positions(split)], minlength=2)
             assert abs(counts[0] - counts[1]) <= 1
-
-
-def test_other_partitions_are_refused():
-    with pytest.raises(ConfigError, match="must be 'planted', got 'iid'"):
-        datasets.load_partition(settings(partition="iid"), 0)
