@@ -76,14 +76,6 @@ def test_rows_that_repeat_an_edge_are_counted(tmp_path, edges, count):
     assert made(folder)[0].dropped == told
 
 
-def test_an_only_category_is_kept_as_numbers_of_columns(tmp_path):
-    schema = own_files.SCHEMA.split("[[feature]]")
-    folder = own_files.write(tmp_path, schema=schema[0] + "[[feature]]" + schema[2])
-    data, _ = made(folder)
-    assert data.x.tolist() == [0, 1, 0, 2, 1, 0]
-    assert data.num_features == 3
-
-
 def test_degrees_stand_in_for_features(tmp_path):
     schema = own_files.SCHEMA.split("[[feature]]")[0]
     schema = schema.replace("format = 1", "format = 1\ndegree = 1")
@@ -141,18 +133,6 @@ def test_a_name_that_stands_twice_makes_both_rows_unusable(tmp_path):
     assert data.edge_index.tolist() == [[1, 2], [2, 1]]
 
 
-def test_a_label_may_be_missing_as_nan(tmp_path):
-    """As in other columns, and as Parquet files have it: the node stays a neighbour."""
-    nodes = own_files.NODE_NODES.replace("b,2,", "b,2,NaN")
-    data, names = made(own_files.write_graph(tmp_path, nodes))
-    assert names == ["a", "b", "c", "d"]
-    assert data.y.tolist() == [0, -1, 1, 0]
-    nodes = "node,age,label,split\na,1,ok,train\nb,2,nan,nan\nc,3,nan,test\n"
-    data, names = made(own_files.write_graph(tmp_path, nodes))
-    assert names == ["a", "b"]
-    assert "column 'split': a node without label must have no split" in data.bad[0]
-
-
 def test_a_bad_node_goes_with_its_edges_and_a_bad_edge_alone(tmp_path):
     nodes = own_files.NODE_NODES.replace("b,2,", "b,two,")
     edges = own_files.NODE_EDGES + "a,zz\nd,a\n" + "c,d\n" * 4
@@ -172,14 +152,6 @@ def test_edges_that_all_name_other_nodes_are_refused(tmp_path):
     wanted = r"edges.csv: none of its 2 row\(s\) joins .*, got: .*'c.0' is not in nodes"
     with pytest.raises(DataError, match=wanted):
         made(folder)
-
-
-def test_the_order_of_rows_decides_numbers_and_nothing_else(tmp_path):
-    head, *rows = own_files.NODES.splitlines()
-    mixed = "\n".join([head, *rows[::-1]]) + "\n"
-    data, _ = made(own_files.write(tmp_path, nodes=mixed))
-    assert data.node_ptr.tolist() == [0, 2, 5, 6]
-    assert data.x[:2, 0].tolist() == [0, -1]
 
 
 def test_parquet_gives_what_csv_gives(tmp_path):
@@ -205,33 +177,6 @@ def test_parquet_gives_what_csv_gives(tmp_path):
     parquet.write_table(table.append_column("v w", lists), folder / "nodes.parquet")
     with pytest.raises(DataError, match=r"nodes.parquet, row 1, column 'v w': cannot"):
         made(folder)
-
-
-def test_targets_may_be_missing_where_none_are_needed(tmp_path):
-    folder = own_files.write(tmp_path, "graph\ng1\ng2\ng3\n")
-    data, names = made(folder, needs_targets=False)
-    assert names == ["g1", "g2", "g3"]
-    assert data.y.tolist() == [-1, -1, -1]
-    with pytest.raises(DataError, match=r"graphs.csv, line 1: has no column 'label'"):
-        made(folder)
-
-
-def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
-    """Else its rows, or half of them, would be cached as those of the old file."""
-    folder = own_files.write(tmp_path / "site")
-    schema = read_schema(folder / "schema.toml")
-
-    def slow(*args, **more):
-        own_files.write(folder, nodes=own_files.NODES.replace("50", "51"))
-        return build(*args, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("datasets.own.graph_tables.build", slow)
-        with pytest.raises(DataError, match=r"site has changed while it was read"):
-            load_folder(folder, schema, cache_dir=str(tmp_path / "cache"))
-    own_files.write(folder)
-    data = load_folder(folder, schema, cache_dir=str(tmp_path / "cache"))
-    assert data.x[4, 0] == 3
 
 
 def test_the_cache_knows_a_folder_by_content_and_schema(tmp_path):
@@ -367,8 +312,3 @@ def test_what_a_client_cannot_use(tmp_path, prepare, changes, error, message):
     prepare(folder)
     with pytest.raises(error, match=message):
         load_partition(settings(folder, tmp_path / "cache", **changes), 0)
-
-
-def test_data_dir_must_be_given():
-    with pytest.raises(ConfigError, match=r"data-dir is empty; set it"):
-        load_partition(settings("", "/nowhere"), 0)

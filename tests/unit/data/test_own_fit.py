@@ -91,15 +91,6 @@ def test_tables_that_mostly_do_not_fit_are_refused(tmp_path, name):
             read(spoilt(tmp_path, name, 0.8, drop))
 
 
-def test_a_row_that_is_outside_does_not_spoil_its_graph(tmp_path):
-    """Nor is a table all of whose rows are outside taken for one without rows."""
-    drop = 'outside = "drop"\n'
-    data, names, _ = read(spoilt(tmp_path, "edges name other graphs' nodes", 0.5, drop))
-    assert (len(names), data.edge_index.shape[1]) == (N, N)
-    with pytest.raises(DataError, match="none of its 60 row"):
-        read(spoilt(tmp_path, "edges name unknown nodes", 1.0, drop))
-
-
 @pytest.mark.parametrize("noise", [False, True])
 def test_the_share_is_logged_and_told_unless_edges_are_hidden(tmp_path, caplog, noise):
     folder = spoilt(tmp_path / "own", "edges name unknown nodes", 0.1)
@@ -136,43 +127,6 @@ def test_a_graph_that_some_rows_spell_otherwise_is_left_out(tmp_path, table, at)
     assert "20 % of graphs" in data.left_out
 
 
-@pytest.mark.parametrize("share", [0.0, 0.2])
-def test_graphs_without_edges_are_counted(tmp_path, share):
-    folder = spoilt(tmp_path, "edges name unknown graphs", 0)
-    edges = (folder / "edges.csv").read_text().splitlines()
-    kept = edges[: len(edges) - round(share * N)]
-    (folder / "edges.csv").write_text("\n".join(kept) + "\n")
-    told = ["12 of 60 graphs have several nodes and no edge"] if share else []
-    assert [d for d in read(folder)[0].remarks if "no edge" in d] == told
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [("'007", "outside"), ("{7}", "outside"), ("1,2E+11", "outside"), ("77", ""),
-     ("NA", "'NA' is not in"), ("", "'' is not in")],
-)  # fmt: skip
-def test_names_elsewhere_that_are_written_otherwise_are_shown(tmp_path, name, told):
-    drop = 'outside = "drop"\n'
-    how = ("graph", "edges", 0, lambda _: f'"{name}"')
-    data, _, unfit = read(spoilt(tmp_path, how, 0.2, drop))
-    assert data.left_out == ["20 % of edges"]
-    assert (told in " ".join([*data.remarks, *(why for _, why in unfit)])) is True
-    assert any("count as outside" in d for d in data.remarks) is (told == "outside")
-
-
-@pytest.mark.parametrize(
-    ("column", "cells", "is_told"),
-    [("unit", "nM,uM", True), ("unit", "nM,nM", False), ("colour", "a,b", False)],
-)
-def test_unused_columns_of_several_units_are_named(tmp_path, column, cells, is_told):
-    folder = spoilt(tmp_path, "edges name unknown graphs", 0)
-    path, pair = folder / "graphs.csv", cells.split(",")
-    first, *rows = path.read_text().splitlines()
-    rows = [f"{row},{pair[k % 2]}" for k, row in enumerate(rows)]
-    path.write_text("\n".join([f"{first},{column}", *rows]) + "\n")
-    assert any("several units" in doubt for doubt in read(folder)[0].remarks) is is_told
-
-
 @pytest.mark.parametrize("cell", ["1,050", "<5", "low"])
 @pytest.mark.parametrize("every", [3, 12])
 def test_a_target_of_numbers_with_odd_cells_names_the_first(tmp_path, cell, every):
@@ -184,63 +138,29 @@ def test_a_target_of_numbers_with_odd_cells_names_the_first(tmp_path, cell, ever
         infer_schema(folder)
 
 
-@pytest.mark.parametrize("kind", ["graph", "graphs"])
-@pytest.mark.parametrize("key", ["held-out", "split-seed"])
-def test_keys_beside_a_column_of_splits_are_named(tmp_path, caplog, kind, key):
-    how = (kind, "edges", 0, str)
-    folder = spoilt(tmp_path / "own", how, 0)
+@pytest.mark.parametrize(
+    ("kind", "key", "value"), [("graph", "held-out", 0.4), ("graphs", "split-seed", 9)]
+)
+def test_keys_beside_a_column_of_splits_are_named(tmp_path, caplog, kind, key, value):
+    folder = spoilt(tmp_path / "own", (kind, "edges", 0, str), 0)
     path = folder / ("nodes.csv" if kind == "graph" else "graphs.csv")
     roles = ["split", *(["train", "val", "test"] * N)]
     rows = zip(path.read_text().splitlines(), roles, strict=False)
     path.write_text("".join(f"{row},{role}\n" for row, role in rows))
     config = {"method": "fedavg", "dataset": f"{kind}-csv", "data-dir": str(folder)}
-    config |= {"cache-dir": str(tmp_path)}
+    config |= {"cache-dir": str(tmp_path), key: value}
     load_partition(resolve({**defaults(), **config}).settings, 0)
-    assert "column split" not in caplog.text
-    value = {"held-out": 0.4, "split-seed": 9}[key]
-    load_partition(resolve({**defaults(), **config, key: value}).settings, 0)
     assert f"column split decides; {key} {value} is not read" in caplog.text
 
 
-TWINS = [
-    ("Caf\xe9", unicodedata.normalize("NFD", "Caf\xe9")),
-    ("7", "7.0"),
-    ("7", "007"),
-    ("7", "\uff17"),
-    ("a b", "a\xa0b"),
-    ("Anna", "anna"),
-    ("a-1", "a\u20131"),
-    ("CA", "\u0421\u0410"),  # in Cyrillic
-    ("x", "x\u200b"),
-]
-
-
-@pytest.mark.parametrize(("here", "there"), [*TWINS, *[(b, a) for a, b in TWINS]])
-@pytest.mark.parametrize("column", ["graph", "source"])
-def test_an_id_that_looks_like_one_that_is_there_is_shown(
-    tmp_path, here, there, column
-):
-    graphs = f"graph,label\n{here},no\n" + "".join(f"g{k},no\n" for k in range(9))
-    nodes = f"graph,node,age,kind\n{here},{here},1,x\n"
-    nodes += "".join(f"g{k},{here},1,x\n" for k in range(9))
-    edges = "graph,source,target\n" + "".join(f"g{k},{here},{here}\n" for k in range(9))
-    edges += (
-        f"{there},{here},{here}\n" if column == "graph" else f"{here},{there},{here}\n"
-    )
-    folder = own_files.write(tmp_path, graphs, nodes, edges)
-    (_, text), *_ = read(folder)[2]
-    assert f"({here!a} looks alike, {there!a} is not it)" in text
-
-
-@pytest.mark.parametrize(("one", "other"), TWINS)
-def test_two_nodes_whose_names_look_alike_are_told(tmp_path, one, other):
-    text = "node,age,label\n"
-    for name in (one, "b", other, "d"):
-        text += f"{name},1,ok\n"
-    edges = f"source,target\n{one},b\n{other},d\n"
-    data, names, _ = read(own_files.write_graph(tmp_path, text, edges))
-    assert len(names) == 4
+def test_names_that_look_alike_are_told(tmp_path):
+    one, other = "Caf\xe9", unicodedata.normalize("NFD", "Caf\xe9")
+    text = "".join(f"{name},1,ok\n" for name in (one, "b", other, "d", "7"))
+    edges = f"source,target\n{one},b\n{other},d\n7.0,d\n" + "b,d\n" * 3
+    folder = own_files.write_graph(tmp_path, f"node,age,label\n{text}", edges)
+    data, names, unfit = read(folder)
+    assert len(names) == 5
     (told,) = [doubt for doubt in data.remarks if "look like" in doubt]
-    assert (
-        f"1 name(s) of nodes look like another's, such as {one!a} and {other!a}" in told
-    )
+    words = f"1 name(s) of nodes look like another's, such as {one!a} and {other!a}"
+    assert words in told
+    assert "('7' looks alike, '7.0' is not it)" in unfit[0][1]
