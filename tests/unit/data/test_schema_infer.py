@@ -1,6 +1,5 @@
 """A schema from one site's tables: what it decides, and what it never tells."""
 
-import math
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -118,51 +117,15 @@ def test_a_column_of_numbers_stays_one_whatever_stands_in_few_cells(tmp_path, od
         build(folder, schema, bad_rows="refuse")
 
 
-def test_codes_of_which_few_are_no_numbers_are_categories(tmp_path):
-    folder = site(tmp_path, kind=lambda i: "A" if i % 10 == 0 else i % 3)
-    schema, notes = infer_schema(folder, min_count=4)
-    assert schema.features[1].categories == ("0", "1", "2", "A")
-    assert not any("no number" in note for note in notes)
-
-
-def test_numbers_whose_mean_is_none_are_not_scaled(tmp_path):
-    folder = site(tmp_path, age=lambda i: ["1e308", "1.5e308"][i % 2])
-    schema, notes = infer_schema(folder)
-    assert (schema.features[0].shift, schema.features[0].scale) == (0.0, 1.0)
-    assert "age of nodes is not scaled: its numbers are too large" in notes
-
-
-def test_an_id_with_a_gap_is_an_id(tmp_path):
-    folder = site(tmp_path / "ids", age=lambda i: "high" if i in (3, 5) else 7 * i)
-    schema, notes = infer_schema(folder)
-    assert [feature.column for feature in schema.features] == ["kind"]
-    assert any("look like an id" in note for note in notes)
-    assert not any(
-        "no number" in note for note in infer_schema(site(tmp_path / "c"))[1]
-    )
-
-
 @pytest.mark.parametrize(
     ("value", "told"),
     [
         (lambda i: f"{36 + i},5", "'36,5', which may mean 36.5"),  # seen often
-        (lambda i: f"1.{100 + i},25", "'1.100,25', which may mean 1100.25"),
-        (lambda i: f"{36 + i},5" if i % 3 else 40, "'37,5', which may mean 37.5"),
         (lambda i: f"3,{633 + i}", "'3,633', which may mean 3633 or 3.633"),
         (lambda i: f"3\u202f{633 + i}", "which may mean 3633"),
-        (lambda i: f"3'{633 + i}.50", "which may mean 3633.50"),
-        (lambda i: f"{i} %", "'0 %', which may mean 0"),
         (lambda i: f"${i + 5}", "'$5', which may mean 5"),
-        (lambda i: f"1.000.{100 + i}" if i % 2 else 100 + i, "1000101"),
         (lambda i: f"{i / 2} kg", "'0.0 kg')"),
-        (lambda i: f"1.2{i}D+03", "'1.20D+03')"),
-        (lambda i: f"10 \u00b1 {i}", "'10 \xb1 0')"),
-        (lambda i: f"~{i}", "'~0')"),
         (lambda i: f"{i % 12 + 1:02d}/{i % 9 + 1:02d}/2024", "'01/01/2024')"),
-        (lambda i: f"{i % 28 + 1}.1.24" if i % 3 else "2024-01-05", "'2024-01-05')"),
-        (lambda i: f"{i} {'abcdefghij'[i % 10]}ai 2024", "'0 aai 2024')"),
-        (lambda i: f"{i % 24}:30", "'0:30')"),
-        (lambda i: f"P{i}D", "'P0D')"),
         (lambda i: "high" if i % 8 == 7 else 40 + i / 10, "'high')"),
     ],
 )
@@ -189,8 +152,7 @@ def test_what_is_written_as_no_number_or_date_is_told_and_is_no_category(
 
 
 @pytest.mark.parametrize(
-    "value",
-    [lambda i: f"A{i % 20}", lambda i: f"shop_{i % 20}", lambda i: "abcd"[i % 4] * 3],
+    "value", [lambda i: f"shop_{i % 20}", lambda i: "abcd"[i % 4] * 3]
 )
 def test_names_with_numbers_are_categories(tmp_path, value):
     schema, notes = infer_schema(site(tmp_path, age=value), min_count=1)
@@ -202,11 +164,8 @@ def test_names_with_numbers_are_categories(tmp_path, value):
     "value",
     [
         lambda i: 1_662_000_000 + 3600 * (i * i % 23),
-        lambda i: 50 + i / 1e4,
         lambda i: f"2024-01-{i % 19 + 1:02d}",
-        lambda i: f"2024/1/{i % 19 + 1}",
         lambda i: f"2024-01-{i % 19 + 1:02d}T0{i % 7}:30:00.5+02:00",
-        lambda i: f"{1990 + i % 9}-06-07 12:00:00.000000000",
     ],
 )
 def test_numbers_and_dates_far_from_0_are_centred(tmp_path, value):
@@ -225,26 +184,10 @@ def test_numbers_and_dates_far_from_0_are_centred(tmp_path, value):
     assert age.kind == "number" or abs(x).max() < 40  # years from 2020
 
 
-def test_dates_are_no_targets_and_other_forms_do_not_fit_them(tmp_path):
-    other = site(tmp_path, age=lambda i: f"{i % 12 + 1:02d}/01/2024")
-    days = {
-        "yday": lambda i: f"2024-01-{i % 5 + 1}",
-        "age": lambda i: f"2024-01-{i % 28 + 1}",
-    }
-    iso, notes = infer_schema(site(tmp_path / "iso", **days))
-    assert (iso.targets, "day of graphs.csv is not a target: dates" in notes) == (
-        ("label",),
-        True,
-    )
-    with pytest.raises(DataError, match="must be a date such as 2024-01-31"):
-        build(other, iso, bad_rows="refuse")
-
-
 @pytest.mark.parametrize(
     "mark",
     [
-        *("NA", "NULL", "unknown", "?", "(null)", "#N/A", "\\N", "ND", "N\\A", "'--"),
-        *("#N/A N/A", "-1.#QNAN", "(blank)", "None", "Not Determined", "no answer"),
+        *("NA", "unknown", "?", "\\N", "Not Determined"),
     ],
 )
 def test_marks_of_what_is_not_known_are_told_and_are_no_class(tmp_path, mark):
@@ -278,9 +221,6 @@ def test_marks_of_what_is_not_known_are_told_and_are_no_class(tmp_path, mark):
     [
         (lambda i: f"1.{230 + i}" if i % 3 else 7 * i + 1, "number"),
         (lambda i: f"1.{230 + i}.567" if i == 7 else f"2.{100 + i}", ""),
-        (lambda i: f"1.{23 + i}" if i % 3 else 7 * i, None),
-        (lambda i: f"0.{230 + i}" if i % 3 else 7 * i, None),
-        (lambda i: i % 20, None),
         (lambda i: f"1.{230 + i}" if i % 3 else 1000 * i, None),
     ],
 )
@@ -291,45 +231,11 @@ def test_points_that_may_part_thousands_are_told(tmp_path, value, kind):
     assert ("age" not in [f.column for f in schema.features]) is (kind == "")
 
 
-def test_days_without_marks_are_told(tmp_path):
-    days = {"age": lambda i: f"2024{i % 9 + 1:02d}11"}
-    schema, notes = infer_schema(site(tmp_path, **days))
-    assert schema.features[0].kind == "number"
-    assert any("age of nodes.csv: numbers look like days" in note for note in notes)
-
-
-def test_sodium_is_known_and_a_mark_is_a_class_only_if_there_is_no_second(tmp_path):
-    schema, _ = infer_schema(
-        site(tmp_path / "a", kind=lambda i: ["Na", "K"][i // 2 % 2])
-    )
-    assert schema.features[1].categories == ("K", "Na")
-    names = {
-        "ylabel": lambda i: ["none", "mild"][i % 2],
-        "kind": lambda i: "+-."[i % 3],
-    }
-    schema, notes = infer_schema(site(tmp_path / "b", **names))
-    assert schema.classes == ("mild", "none")
-    assert "label of graphs.csv: classes mild (50.0%), none (50.0%)" in notes
-    assert schema.features[1].categories == ("+", "-")
-    told = "kind of nodes: categories + (35.0%), - (32.5%), none of these (32.5%)"
-    assert told in notes
-    build(tmp_path / "b", schema, bad_rows="refuse")
-    marks = {"ylabel": lambda i: ["unknown", "ok"][i % 2]}
-    schema, notes = infer_schema(site(tmp_path / "c", **marks))
-    assert schema.classes == ("ok", "unknown")
-    told = "label of graphs.csv: 'unknown' must serve as class(es)"
-    assert any(note.startswith(told) for note in notes)
-
-
 @pytest.mark.parametrize(
     ("names", "odd"),
     [
         (["0", "1", "DK"], "DK"),
-        (["Yes", "No", "DK"], "DK"),
-        (["ok", "bad", "not yet"], "not yet"),
         (["a", "b", "b?"], "b?"),
-        (["ok", "bad"], ""),
-        (["ok", "bad", "ill"], ""),
         (["C", "N", "Na", "Cl"], ""),
     ],
 )
@@ -353,26 +259,14 @@ def test_a_name_that_is_written_otherwise_is_told_and_all_with_their_shares(
     [
         (lambda i: -999 if i % 4 == 0 else 18 + i, "-999"),
         (lambda i: 9999 if i % 4 == 0 else i / 7, "9999"),
-        (lambda i: [-99, -98][i % 2] if i % 3 == 0 else i / 7, "-99 -98"),
-        (lambda i: -1 if i % 4 == 0 else 1000 + 70 * i, "-1"),
         (lambda i: [-999, 9999][i % 2] if i % 4 < 2 else 100 + i, "-999 9999"),
-        (lambda i: [0, 1, 9][i % 3], "9"),
-        (lambda i: -500 if i % 4 == 0 else 20 + i / 9, "-500"),
         (
             lambda i: "9999-12-31" if i % 4 == 0 else f"2024-01-{i % 28 + 1}",
             "9999-12-31",
         ),
-        (lambda i: [-1, 0, 1][i % 3], "-1"),
         (lambda i: [-1, 0, 1, 2][i % 4], "-1"),
-        (lambda i: [0, 1, 255][i % 3], "255"),
-        (lambda i: [0, 1, 3][i % 3], "3"),
-        (lambda i: [1, 2, 3, 4, 5, 8, 9][i % 7], "8 9"),
-        (lambda i: [-1, 1][i % 2], ""),
-        (lambda i: [5, 10, 15, 20][i % 4], ""),
-        (lambda i: [60, 70, 80, 90, 95, 97, 98, 99][i % 8], ""),
         (lambda i: i % 9 + 1, ""),
         (lambda i: 10.0 ** (i / 4), ""),
-        (lambda i: 0 if i % 2 else 10 + i, ""),
     ],
 )
 def test_a_number_far_from_all_others_that_many_rows_share_is_told(
@@ -384,25 +278,8 @@ def test_a_number_far_from_all_others_that_many_rows_share_is_told(
     assert len(told) == len(codes)
     assert all(f"%) are {c}, and" in note for c, note in zip(codes, told, strict=True))
     data, *_ = build(tmp_path, schema)
-    if schema.features[0].kind == "number" and not {"-98", "8"} & {
-        *codes
-    }:  # fewer than 10
+    if schema.features[0].kind == "number":
         assert len(data.remarks) == len(codes)
-
-
-def test_targets_that_may_not_be_known_are_told(tmp_path):
-    answers = {"ylabel": lambda i: -999 if i % 2 else i / 7}
-    schema, notes = infer_schema(site(tmp_path / "a", **answers))
-    told = "label of graphs.csv: 10 of 20 cells (50.0%) are -999, and count as numbers"
-    assert schema.target_kind == "regression"
-    assert any(note.startswith(told) for note in notes)
-    assert any(d.startswith(told) for d in build(tmp_path / "a", schema)[0].remarks)
-    answers = {"ylabel": lambda i: ["TRUE", "FALSE", "NA"][i % 3]}
-    schema, notes = infer_schema(site(tmp_path / "b", **answers))
-    assert schema.target_kind == "binary"
-    assert any("are 'NA', and count as not known" in note for note in notes)
-    y = build(tmp_path / "b", schema, bad_rows="refuse")[0].y[:3, 0]
-    assert (y[0], y[1], math.isnan(y[2])) == (1, 0, True)
 
 
 @pytest.mark.parametrize("value", [4711, "x", "2024-01-07", "True", 1])
@@ -421,11 +298,8 @@ def test_a_column_with_one_value_is_left_out(tmp_path, value, is_there):
     [
         (lambda i: "0.9999999999999999" if i % 2 else "1.0", True),
         (lambda i: 1e9 + 0.5 + (i % 20) * 1e-3, True),
-        (lambda i: 4712 if i == 7 else 4711, True),
-        (lambda i: "2024-01-08" if i == 7 else "2024-01-07", True),
         (lambda i: i % 10 if i < 18 else 4711, True),  # of nine graphs
         (lambda i: i % 10 if i < 20 else 4711, False),
-        (lambda i: 1_700_000_000 + i % 20, False),
         (lambda i: 1 if i == 7 else 0, False),  # needs no scaling
     ],
 )
@@ -440,9 +314,6 @@ def test_a_spread_of_rounding_or_of_few_rows_is_none(tmp_path, values, is_consta
     ("columns", "told"),
     [
         ({"age": lambda i: 100 * (40 + i / 10)}, "age of nodes.csv: encoded by the"),
-        ({"age": lambda i: 273 + 40 + i / 10}, "age of nodes.csv: encoded by the"),
-        ({"age": lambda i: 42 + i / 1e5}, "age of nodes.csv: encoded by the"),
-        ({"age": lambda i: 42 + 30 * (-1) ** i}, "age of nodes.csv: encoded by the"),
         ({"age": lambda i: 42 + i / 1000 + 40 * (i == 3)}, "age of nodes.csv: a few"),
         ({"kind": lambda i: "Z" if i % 3 else "x"}, "kind of nodes.csv: 65% of rows"),
         ({"kind": lambda i: "Z" if i % 3 == 1 else "x"}, ""),
@@ -541,11 +412,8 @@ def test_the_answer_is_no_feature_of_nodes(tmp_path):
 @pytest.mark.parametrize(
     ("column", "one", "other"),
     [
-        ("ylabel", "1", "1.0"),
-        ("ylabel", "No", "no"),
         ("kind", "No", "no"),
         ("kind", "e\u0301", "\u00e9"),
-        ("kind", "x", "\uff58"),
     ],
 )
 def test_names_that_look_alike_are_told(tmp_path, column, one, other):

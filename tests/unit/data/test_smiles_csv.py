@@ -1,8 +1,6 @@
 """A user's own molecules: CSV files, one per client."""
 
-import hashlib
 import logging
-import os
 import re
 from contextlib import nullcontext
 
@@ -84,6 +82,7 @@ def test_no_column_is_predicted_without_a_word(load, caplog, name, first, kind):
         ("MoleculeID", "9,2,5", False),
         ("acid", "9,2,5", True),
         ("Unnamed: 0", "9,2,5", False),  # an index of pandas, rows being shuffled
+        ("", "9.5,2,1", False),
     ],
 )
 def test_a_column_that_numbers_the_rows_is_no_label(load, caplog, name, ids, taken):
@@ -91,28 +90,12 @@ def test_a_column_that_numbers_the_rows_is_no_label(load, caplog, name, ids, tak
     text = f"{name},smiles,y\n" + "".join(f"{i},{s},-1\n" for i, s in cells)
     found = load({"a.csv": text}, csv_label_kind="regression")
     assert found.tasks == ([name, "y"] if taken else ["y"])
-    assert (f"column(s) {name} count rows" in caplog.text) == (not taken)
+    told = f"column(s) {name or 'without a name'} count rows"
+    assert (told in caplog.text) == (not taken)
+    if not name:
+        return
     named = {"csv_label_columns": f"{name},y", "csv_label_kind": "regression"}
     assert load({"a.csv": text}, **named).tasks == [name, "y"]
-
-
-@pytest.mark.parametrize("ids", ["9,2,5", "9,2,9", "9.5,2,1"])
-def test_a_column_without_a_name_is_no_label(load, caplog, ids):
-    cells = zip(ids.split(","), ("C", "CC", "CCC"), strict=True)
-    text = ",smiles,y\n" + "".join(f"{i},{s},-1\n" for i, s in cells)
-    assert load({"a.csv": text}, csv_label_kind="regression").tasks == ["y"]
-    assert "column(s) without a name count rows" in caplog.text
-
-
-def test_columns_are_told_again_where_the_cache_knows_the_file(load, caplog):
-    caplog.set_level(logging.INFO, "flwr.fedgraph")
-    for times in (1, 2):
-        _tell_columns.cache_clear()  # as in another process
-        load({"a.csv": "id,smiles,y\n1,C,0\n2,CC,1\n3,CCC,0\n"})
-        assert caplog.text.count("column(s) id count rows") == times
-        assert caplog.text.count("labels are columns y") == times
-    load({})
-    assert caplog.text.count("labels are columns y") == 2
 
 
 # Cells of a column y, labels' kind, labels, and what is told of them.
@@ -135,58 +118,12 @@ def test_what_is_not_known_and_truth_values_are_read_as_in_tables(load, caplog, 
     assert told in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("column", "cells", "told"),
-    [
-        ("standard_units", "nM,uM", "holds 'nM', 'uM': numbers in several units"),
-        ("standard_relation", "=,>", "holds '=', '>': numbers in several units"),
-        ("standard_units", "nM,nM", None),
-        ("activity", "yes,no", "column(s) 'MolWt' hold numbers, nothing says which"),
-    ],
-)
-def test_unused_columns_are_named_with_their_risk(load, caplog, column, cells, told):
-    pair = cells.split(",")
-    rows = "".join(f"{'C' * (1 + r)},{pair[r % 2]},{r}.5\n" for r in range(9))
-    load(
-        {"a.csv": f"smiles,{column},MolWt\n" + rows},
-        csv_label_kind="regression",
-        csv_label_columns="" if column == "activity" else "MolWt",
-    )
-    assert told in caplog.text if told else "several units" not in caplog.text
-
-
-@pytest.mark.parametrize(
-    "cells",
-    [
-        (">10", "2.5", "<0.1"),
-        ("0,5", "1,5", "-1,0"),  # of a spreadsheet with decimal commas
-    ],
-)
-def test_a_label_that_is_no_number_passes_over_no_column(load, cells):
-    """The run predicted the other labels alone."""
-    rows = "".join(f'{"C" * (r + 1)},"{cell}",0\n' for r, cell in enumerate(cells))
-    wanted = rf"line 2, column 'logS': a label must be .* got '{cells[0]}'"
-    with pytest.raises(DataError, match=wanted):
-        load({"a.csv": f"smiles,logS,y\n{rows}"}, csv_label_kind="regression")
-
-
-def test_texts_with_a_few_numbers_are_no_labels(load):
-    names = ["aspirin", "42", "50-00-0", "2-propanol", "nan", "nan", "2024-01-31"]
-    rows = (f"{'C' * (r + 1)},{name},0\n" for r, name in enumerate(names))
-    assert load({"a.csv": "smiles,name,y\n" + "".join(rows)}).tasks == ["y"]
-
-
 def test_columns_that_are_not_used_are_told(load, caplog):
     """Else a split of one's own would be passed over, and its test set trained on."""
     load({"a.csv": "id,smiles,y,note\n1,C,0,x\n2,CC,1,x\n3,CCC,0,x\n"})
     assert "a.csv: not used: column(s) note\n" in caplog.text
     load({"a.csv": "smiles,y,split\nC,0,train\nCC,1,val\nCCC,0,test\n"})
     assert "column(s) split; the split is drawn by split-seed and" in caplog.text
-
-
-def test_labels_of_molecules_are_no_classes():
-    with pytest.raises(ConfigError, match=r"must be 'binary' or 'regression', got"):
-        datasets.check_settings(settings("/x", "/c", csv_label_kind="classes"))
 
 
 def test_file_by_hand(load):
@@ -359,13 +296,6 @@ def test_a_client_is_the_same_in_simulation_and_at_its_site(tmp_path):
         assert sorted(together) == list(range(20 + client))
 
 
-def test_rows_left_out_shift_no_row_number(tmp_path):
-    text = chains(1).replace("\nCC,", "\nnonsense,")
-    (tmp_path / "a.csv").write_text(text)
-    part = datasets.load_partition(settings(tmp_path / "a.csv", tmp_path / "cache"), 0)
-    assert part.graph_ids.tolist() == [0, *range(2, 20)]
-
-
 def test_a_file_that_changes_while_it_is_read_is_refused(load, monkeypatch):
     def slow(name, path, *args, **more):
         path.write_text(ROWS.replace("a,CCO", "a,CCN"))
@@ -374,19 +304,6 @@ def test_a_file_that_changes_while_it_is_read_is_refused(load, monkeypatch):
     monkeypatch.setattr("datasets.own.smiles.build_from_csv", slow)
     with pytest.raises(DataError, match=r"a.csv has changed while it was read"):
         load({"a.csv": ROWS})
-
-
-def test_files_are_told_apart_by_content(load, tmp_path):
-    """Not by name, size and time, in which a changed or another file may agree."""
-    path = tmp_path / "data" / "a.csv"
-    first = load({"a.csv": ROWS})
-    stat = path.stat()
-    path.write_text(ROWS.replace("CCO,1", "CCO,0"))
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    second = load({})
-    assert (first.y[0, 0], second.y[0, 0]) == (1, 0)
-    assert first.raw_sha256 == hashlib.sha256(ROWS.encode()).hexdigest()
-    assert second.raw_sha256 != first.raw_sha256
 
 
 # --- settings ---

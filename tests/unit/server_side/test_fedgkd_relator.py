@@ -13,7 +13,7 @@ from oracles import fedgkd as oracle
 from scipy.linalg import expm
 from threadpoolctl import threadpool_limits
 
-from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.errors import RunFailedError, WireError
 from strategies import fedgkd_relator
 from strategies.fedgkd_relator import (
     attention,
@@ -118,6 +118,11 @@ def test_local_and_square_kernels():
     np.testing.assert_array_equal(similarity(FIGURE_3, "local", tau=9), FIGURE_3)
     square = similarity(FIGURE_3, "square", tau=9)
     assert square[0, 1] == pytest.approx(0.01 + 0.01 + 0.81)
+
+
+def test_an_exponential_beyond_all_numbers_says_what_to_lower():
+    with pytest.raises(RunFailedError, match=r"fedgkd.tau = 10; it grows"):
+        similarity(np.ones((100, 100)), "exponential", tau=10)
 
 
 # q ---------------------------------------------------------------------------------
