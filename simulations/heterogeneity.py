@@ -1,7 +1,7 @@
 """How much graphs differ, within and between data sets, clients and clusters.
 
 It is the analysis of Xie et al. 2021 (arXiv:2106.13423), tables 1 and 2 and figure 3;
-docs/heterogeneity.md explains the numbers.
+docs/benchmark.md explains the numbers.
 """
 
 from __future__ import annotations
