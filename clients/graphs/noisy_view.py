@@ -1,8 +1,8 @@
 """Noisy views of graphs: where edges may stand, drawn with noise, kept or anew.
 
-A noisy graph has every edge, so dense products beat edge lists (docs/privacy.md, size
-and speed). Matrices are built batch by batch from the views' compact triangles, and
-nothing here ever sees the original edges.
+A noisy graph has every edge, so dense products beat edge lists. Matrices are built
+batch by batch from the views' compact triangles, and nothing here ever sees the
+original edges.
 """
 
 from __future__ import annotations
@@ -483,7 +483,7 @@ class KeptNoisyView(NoisyView):
 
     So are products of matrices and features, which training never changes: see
     :class:`~clients.graphs.node_rows.SpreadRows`. This pays when views are used more
-    than once (docs/privacy.md has times).
+    than once.
 
     Parameters
     ----------

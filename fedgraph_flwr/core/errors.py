@@ -57,7 +57,7 @@ class PrivacyBudgetError(FedGraphError):
 class PolicyError(FedGraphError):
     """The policy of a site forbids what is asked, or cannot be read."""
 
-    PAGE = "docs/policy.md"
+    PAGE = "docs/privacy.md"
 
 
 class StorageError(FedGraphError):

@@ -72,7 +72,7 @@ def check_keys(node: NodeConfig) -> list[str]:
         if key in node:
             raise ConfigError(
                 f"node-config key {key!r} no longer exists; write `{cure}` into the"
-                " file that node-config policy names (docs/policy.md)"
+                " file that node-config policy names (docs/privacy.md)"
             )
     strange = sorted(set(node) - set(KEYS))
     for key in strange:

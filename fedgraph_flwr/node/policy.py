@@ -58,7 +58,7 @@ def _names() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy(Settings):
-    """What a site allows; docs/policy.md says what each key means.
+    """What a site allows; docs/privacy.md says what each key means.
 
     Of numbers, 0 sets no limit; of lists, an empty one allows every name.
     """
@@ -120,7 +120,7 @@ class Policy(Settings):
                 f"method {resolved.settings.method!r}, as this site hands its model to"
                 " nobody but neighbours, sealed",
                 "sealed-only",
-                "run a method whose letters are sealed (docs/policy.md)",
+                "run a method whose letters are sealed (docs/privacy.md)",
             )
         if self.needs_clip and not 0 < privacy.update_clip <= self.update_clip_max:
             raise _forbidden(
@@ -315,7 +315,7 @@ def _read(content: Mapping[str, Any]) -> Policy:
     values: dict[str, Any] = {}
     for key, value in content.items():
         if key not in known:
-            cure = "docs/policy.md says what each key means."
+            cure = "docs/privacy.md says what each key means."
             raise ConfigError(unknown_name("policy key", key, known, cure))
         rule: Rule = known[key].metadata["rule"]
         given: Any = tuple(value) if isinstance(value, list) and value else value

@@ -165,7 +165,7 @@ def sites_of(tmp_path, kind, **extra):
 
 
 def test_the_banks_policy_of_the_page_takes_a_graph_of_accounts(start, tmp_path):
-    page = (project_root() / "docs" / "policy.md").read_text()
+    page = (project_root() / "docs" / "privacy.md").read_text()
     bank = page.split("```toml\n")[2].split("```")[0]
     policy, sites = tmp_path / "policy.toml", []
     for client in range(2):

@@ -278,7 +278,7 @@ def test_a_repair_of_nothing_is_a_problem(path):
 
 
 def test_the_chain_cannot_show_a_cut_tail_or_a_log_written_anew(path, tmp_path):
-    """As docs/policy.md says: only one who knows a later head can."""
+    """As docs/privacy.md says: only one who knows a later head can."""
     head = check_log(path.read_bytes()).head
     path.write_bytes(b"".join(split(path)[:4]))
     cut = check_log(path.read_bytes())

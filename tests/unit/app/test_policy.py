@@ -15,7 +15,7 @@ from fedgraph_flwr.node.policy import OPEN, Policy, _model_bytes, read_policy
 from fedgraph_flwr.resolve import defaults
 
 SITE = {"clients": "0,1,2", "state-dir": "/s"}
-PAGE = Path(__file__).parents[3] / "docs" / "policy.md"
+PAGE = Path(__file__).parents[3] / "docs" / "privacy.md"
 
 
 def written(folder, text):
@@ -150,7 +150,7 @@ def test_a_budget_needs_a_folder_that_no_run_can_change(tmp_path):
 
 def test_a_bad_file_refuses_even_what_every_policy_allows(run, tmp_path):
     node = {**written(tmp_path, "scores = maybe"), "state-dir": str(tmp_path)}
-    with pytest.raises(RunFailedError, match="PolicyError: see docs/policy") as caught:
+    with pytest.raises(RunFailedError, match="PolicyError: see docs/privacy") as caught:
         run("local", node_configs=[node])
     assert "maybe" not in str(caught.value)
     assert str(tmp_path) not in str(caught.value)
@@ -170,7 +170,7 @@ def test_the_file_is_read_before_the_run_config(run, tmp_path, monkeypatch):
             toys.resolve(config),
         ][1],
     )
-    with pytest.raises(RunFailedError, match="PolicyError: see docs/policy"):
+    with pytest.raises(RunFailedError, match="PolicyError: see docs/privacy"):
         run("fedavg", node_configs=[node])
 
 

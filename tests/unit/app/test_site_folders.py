@@ -263,10 +263,10 @@ def failure(context, content):
         ("KeyError: 'Mary'", "KeyError: see docs/failures.md"),
         ("Mary: positive HIV", "Error: see docs/failures.md"),
         ("Mary", "Error: see docs/failures.md"),
-        ("PolicyError: policy (Mary) of scores", "PolicyError: see docs/policy.md"),
+        ("PolicyError: policy (Mary) of scores", "PolicyError: see docs/privacy.md"),
         (
             "PolicyError: this site's policy (scores) does not allow Mary",
-            "PolicyError (scores): see docs/policy.md",
+            "PolicyError (scores): see docs/privacy.md",
         ),
         ("DataError: policy (scores)", "DataError: see docs/own-data.md"),
     ],

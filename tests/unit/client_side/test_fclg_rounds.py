@@ -549,7 +549,7 @@ def test_strategies_never_see_what_is_pooled(run, monkeypatch):
     assert not any(parcel.evaluation for parcel in seen)
 
 
-REFUSED = r"PolicyError \(pooled-evaluation\): see docs/policy.md"
+REFUSED = r"PolicyError \(pooled-evaluation\): see docs/privacy.md"
 
 
 def test_it_does_train_where_its_embeddings_are_not_asked_for(run):
