@@ -462,7 +462,7 @@ class Sites(Flower):
     def attempt(self, config: dict, moment: Moment | None, folder: Path) -> Ended:
         """Run or resume; restart SuperNodes that answer one message late.
 
-        That is Flower's fault, and the cure of docs/troubleshooting.md.
+        That is Flower's fault, and the cure of docs/failures.md.
         """
         ended = super().attempt(config, moment, folder)
         if "answered no roll call" in ended.says:

@@ -104,7 +104,7 @@ def test_it_is_written_after_every_round_and_names_sites(run, tmp_path, monkeypa
 
 def test_the_collector_of_the_guide_reads_folders_of_runs_alone(once):
     """A file among them, as the server's audit log, counts as a scrape error."""
-    guide = (EXAMPLES.parents[1] / "docs" / "deployment-coordinator.md").read_text()
+    guide = (EXAMPLES.parents[1] / "docs" / "deployment.md").read_text()
     (pattern,) = re.findall(r"textfile\.directory=\S+/(\S+?)\"", guide)
     assert fnmatch(once("fedavg").path.name, pattern)
     assert not fnmatch("audit.jsonl", pattern)
