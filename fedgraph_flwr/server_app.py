@@ -146,7 +146,6 @@ def run(
             _train(audited, strategy)
             summary = {}
             if not resolved.settings.dry_run:
-                strategy.evaluator.after_run(folder.path, strategy)
                 summary = folder.finish(strategy)
         except BaseException as error:
             _fail(folder, strategy, error, is_kept=only is None)

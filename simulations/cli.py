@@ -52,22 +52,12 @@ VERBS: Verbs = {
         "How much graphs of data sets, clients and clusters differ.",
     ),
     "leaks": ("simulations.leaks:leaks", "Attack the privacy of a client's edges."),
+    "topology": ("simulations.topology:topology", "Who talks to whom, how much."),
     "example-data": (
         "simulations.example_data:example_data",
         "Write example files of own data.",
     ),
     "stop": ("simulations.flower:stop", "Stop this project's background SuperLink."),
-}
-SHOW: Verbs = {
-    "topology": ("simulations.topology:topology", "Who talks to whom, how much."),
-    "relatedness": (
-        "simulations.relatedness:relatedness",
-        "A run's relatedness beside the likeness of class shares.",
-    ),
-    "node-statistics": (
-        "simulations.node_statistics:node_statistics",
-        "Clients of one graph: sizes, classes, links that are lost.",
-    ),
 }
 SITE: Verbs = {
     "schema": ("fedgraph_flwr.site.schema:schema", "Make a schema.toml of own data."),
@@ -146,7 +136,6 @@ def application() -> click.Group:
     group = _group(
         "Federated learning on graphs with Flower.", VERBS, has_completion=True
     )
-    group.commands["show"] = _group("Small looks at settings and runs.", SHOW)
     words = "For the operator of a site. Nothing leaves the site."
     group.commands["site"] = _group(words, SITE)
     return group

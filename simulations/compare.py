@@ -6,9 +6,9 @@ seed, the paper's scores beside ours. Failed and repeated runs are listed on std
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +26,6 @@ from fedgraph_flwr.core.tasks import (
 from fedgraph_flwr.results.printed import BESIDE
 from fedgraph_flwr.results.reader import blaming
 from fedgraph_flwr.results.selection import PROTOCOLS
-from fedgraph_flwr.view.curves import draw_losses
 from fedgraph_flwr.view.gain import draw_gain
 
 from .markup import Report, consoles, markdown, print_terminal, tell_unused
@@ -54,14 +53,6 @@ from .tables.studies import (
 )
 
 ANY_TASK = "any"
-_NO_GAIN = (
-    "no method shares a seed with a self-train run (method local); add its results"
-    " folder"
-)
-_NO_LOSSES = (
-    "no run states test losses of two rounds in its rounds.csv, as those of graphs and"
-    " nodes with classes do; add one"
-)
 _ALSO = {
     **BESIDE,
     f"accuracy{OF_COMMONEST}": "commonest class",
@@ -98,21 +89,6 @@ def compare_runs(
         Path | None,
         typer.Option(metavar="PNG", help="Draw the gain over self-train per client."),
     ] = None,
-    losses: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PNG",
-            help="Draw the test loss over rounds, mean and std over clients.",
-        ),
-    ] = None,
-    apart: Annotated[
-        bool,
-        typer.Option(
-            "--apart",
-            help="One table of each split and metric in which runs of a data set"
-            " differ.",
-        ),
-    ] = False,
 ) -> int:
     """Compare runs: one table per data set, paired by seed."""
     out, err = consoles()
@@ -125,21 +101,15 @@ def compare_runs(
             f"{metric and f' and states {metric}'}; there is nothing to compare"
         )
     with blaming(*(run.path for run in runs)):
-        groups = group_runs(runs, apart=apart)
+        groups = group_runs(runs)
         for group in groups:
             report = compare(group, rule or group.headline, metric)
             if in_markdown:
                 out.out(markdown(report), end="\n\n")
             else:
                 print_terminal(report, out)
-        drawn = []
-        if figure:
-            draw = partial(_draw_gain, rule=rule, metric=metric)
-            drawn += _draw(groups, figure, draw, _NO_GAIN)
-        if losses:
-            drawn += _draw(groups, losses, _draw_losses, _NO_LOSSES)
-    for path in drawn:
-        err.out(f"drawn: {path}")
+        for path in _draw(groups, figure, rule, metric) if figure else ():
+            err.out(f"drawn: {path}")
     return 0
 
 
@@ -192,11 +162,11 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
     differences = [(row, b) for b in bases for row in group.rows if row != b]
     if model.task != ANY_TASK and START in results and results[START].notna().all():
         differences += [(row, OWN_START) for row in group.rows]
-    data = group.data and f", data {group.data}"
-    split = group.runs[0].summary.get("split", "test")
+    first = group.runs[0]
+    measured_on, usual = (first.summary.get(k) for k in ("split", "metric"))
     shown = StudyTable(
-        title=f"{group.dataset}: {split} {metric or group.metric},"
-        f" {group.split[2]} clients{data}",
+        title=f"{group.dataset}: {measured_on or 'test'} {metric or usual},"
+        f" {first.split[2]} clients",
         rows=tuple(group.rows),
         differences=tuple(differences),
         notes=tuple(_notes(group, rule, model)),
@@ -288,40 +258,20 @@ def _notes(group: Group, rule: str, model: Study) -> list[str]:
     return notes
 
 
-def _draw(
-    groups: Sequence[Group],
-    out: Path,
-    draw: Callable[[Group, Path], Path | None],
-    why_not: str,
-) -> list[Path]:
-    """Draw each group into a file of its own; ``why_not`` says why none could be."""
-    drawn = [path for g, name in _files(groups, out) if (path := draw(g, name))]
-    if not drawn:
-        raise FedGraphError(f"{out} was not drawn: {why_not}")
-    return drawn
-
-
-def _draw_gain(group: Group, out: Path, *, rule: str, metric: str) -> Path | None:
-    """Draw the gain over self-train, one panel per row of the group's table."""
-    others = _paths(group)
-    alone = others.pop(baseline(group, "local") or "", [])
-    return draw_gain(others, alone, out, rule=rule or group.headline, metric=metric)
-
-
-def _draw_losses(group: Group, out: Path) -> Path | None:
-    """Draw the test loss over rounds, one line per row of the group's table."""
-    return draw_losses(_paths(group), out)
-
-
-def _paths(group: Group) -> dict[str, list[Path]]:
-    return {label: [run.path for run in runs] for label, runs in group.rows.items()}
-
-
-def _files(groups: Sequence[Group], out: Path) -> Iterator[tuple[Group, Path]]:
-    """Give each group its file: ``out`` if it is the only one."""
-    is_scored = len({group.metric for group in groups}) > 1
+def _draw(groups: Sequence[Group], out: Path, rule: str, metric: str) -> list[Path]:
+    """Draw the gain over self-train, for each data set a file, for each row a panel."""
+    drawn = []
     for group in groups:
-        split = group.split[0][:6] + (group.data and f"-{group.data[:6]}")
-        dataset = group.dataset.replace(":", "-")
-        named = f"{out.stem}-{dataset}-{split}" + f"-{group.metric}" * is_scored
-        yield group, out.with_name(named + out.suffix) if len(groups) > 1 else out
+        paths = {row: [run.path for run in runs] for row, runs in group.rows.items()}
+        alone = paths.pop(baseline(group, "local") or "", [])
+        named = f"{out.stem}-{group.dataset.replace(':', '-')}{out.suffix}"
+        place = out.with_name(named) if len(groups) > 1 else out
+        read_by = rule or group.headline
+        if path := draw_gain(paths, alone, place, rule=read_by, metric=metric):
+            drawn.append(path)
+    if not drawn:
+        raise FedGraphError(
+            f"{out} was not drawn: no method shares a seed with a self-train run"
+            " (method local); add its results folder"
+        )
+    return drawn

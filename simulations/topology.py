@@ -1,4 +1,4 @@
-"""``fedgraph show topology``: say and draw who talks to whom, without a run."""
+"""``fedgraph topology``: say and draw who talks to whom, without a run."""
 
 from __future__ import annotations
 

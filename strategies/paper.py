@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 from fedgraph_flwr.core.config import RunSettings, Settings
@@ -85,9 +84,6 @@ class Evaluator:
     ) -> list[Evaluation]:
         """Score the model after ``measured_round``; all parcels are fit for it."""
         return []
-
-    def after_run(self, run_dir: Path, strategy: Paper) -> None:
-        """Write and log what remains to be said of a completed run."""
 
 
 class Paper(ABC):

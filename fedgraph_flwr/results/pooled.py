@@ -10,9 +10,8 @@ here reaches training. :mod:`fedgraph_flwr.view.matrices` draws what is kept.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
-from logging import INFO, WARNING
+from collections.abc import Collection, Mapping
+from logging import WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,13 +20,12 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from strategies.paper import Evaluator, Paper
+from strategies.paper import Evaluator
 from strategies.replies import Layout, find_misfit
 from strategies.round_report import ClientInfo, Evaluation
 
 from ..core.embedding_scores import all_scores, probe_scores
 from ..core.errors import DataError
-from ..core.files import write_csv
 from ..core.tasks import EMBEDDINGS, POOLED, EmbeddingSettings
 from ..core.wire import NamedArrays, Parcel
 from ..core.words import shortened
@@ -171,7 +169,6 @@ def _join(given: Mapping[int, NamedArrays]) -> NamedArrays:
 
 
 FOLDER = "task-covariance"  # in a run's folder: a file per round
-SOURCES = "task-sources.csv"
 Omega = tuple[tuple[int, ...], NDArray[np.float64]]  # tasks, and their covariance
 
 
@@ -211,27 +208,6 @@ class TaskRelations(Evaluator):
         name = f"{FOLDER}/round-{measured_round + 1:06d}.npz"
         self.files = {name: kept} if kept else {}
         return []
-
-    @override
-    def after_run(self, run_dir: Path, strategy: Paper) -> None:
-        """Write and log which tasks each client learned from which neighbour.
-
-        Nothing if the method relates no tasks. If letters are sealed, the server has no
-        Omega, but knows who has which tasks.
-        """
-        rounds = read_rounds(run_dir)
-        if not rounds and not strategy.HAS_NEIGHBOURS:
-            return
-        infos = strategy.clients
-        sources = task_sources(
-            {c: i.task_ids for c, i in infos.items()},
-            strategy.peers(),
-            infos[min(infos)].tasks,
-            read_covariances(run_dir, rounds[-1]) if rounds else None,
-        )
-        write_task_sources(run_dir, sources)
-        for line in describe_sources(sources):
-            log(INFO, "%s", line)
 
     def _misfit(self, arrays: NamedArrays, names: Collection[str]) -> str:
         count = np.size(arrays.get(RECORD_IDS, ()))
@@ -292,103 +268,3 @@ def correlation(omega: NDArray[np.float64]) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore", divide="ignore"):
         found = omega / np.outer(scale, scale)
     return np.asarray(np.clip(found, -1, 1))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskSource:
-    """A task that a client has no labels of, and a neighbour that has.
-
-    ``neighbour`` is -1 where none has: the task then comes from further away.
-    ``related`` is the client's own task with which it correlates most in the client's
-    Omega, positively or not; -1 and NaN where that is not known.
-    """
-
-    client: int
-    task: int
-    task_name: str
-    neighbour: int
-    related: int
-    related_name: str
-    correlation: float
-
-
-def task_sources(
-    owned: Mapping[int, Sequence[int]],
-    neighbours: Mapping[int, Sequence[int]],
-    names: Sequence[str],
-    covariances: Mapping[int, Omega] | None = None,
-) -> list[TaskSource]:
-    """Say which tasks each client learned from which neighbour.
-
-    Parameters
-    ----------
-    owned : mapping
-        Tasks of which each client has labels.
-    neighbours : mapping
-        Clients whose models reach each client directly; all others with a server.
-    names : sequence of str
-        Of all tasks.
-    covariances : mapping, optional
-        Omega of clients, as of :func:`read_covariances`.
-
-    Returns
-    -------
-    list of TaskSource
-        By client, task, neighbour. Tasks that a client has labels of are left out.
-    """
-    found = []
-    for client in sorted(owned):
-        mine = sorted(owned[client])
-        for task in sorted(set(range(len(names))) - set(mine)):
-            related, strength = _most_related(
-                task, mine, (covariances or {}).get(client)
-            )
-            teachers = [n for n in sorted(neighbours[client]) if task in owned[n]]
-            found += [
-                TaskSource(
-                    client=client,
-                    task=task,
-                    task_name=names[task],
-                    neighbour=neighbour,
-                    related=related,
-                    related_name=names[related] if related >= 0 else "",
-                    correlation=strength,
-                )
-                for neighbour in teachers or [-1]
-            ]
-    return found
-
-
-def _most_related(
-    task: int, mine: Sequence[int], omega: Omega | None
-) -> tuple[int, float]:
-    if omega is None or task not in omega[0]:
-        return -1, float("nan")
-    ids, related = omega[0], correlation(omega[1])
-    row = {s: related[ids.index(task), ids.index(s)] for s in mine if s in ids}
-    row = {s: float(r) for s, r in row.items() if not np.isnan(r)}
-    if not row:
-        return -1, float("nan")
-    best = max(row, key=lambda s: (abs(row[s]), -s))
-    return best, row[best]
-
-
-def write_task_sources(run_dir: Path, sources: Sequence[TaskSource]) -> None:
-    """Write them to ``task-sources.csv`` of a results folder."""
-    names = tuple(f.name for f in fields(TaskSource))
-    write_csv(run_dir / SOURCES, [names, *map(astuple, sources)], "\r\n")
-
-
-def describe_sources(sources: Sequence[TaskSource]) -> list[str]:
-    """Give one line per client: how many tasks it took from which neighbour."""
-    lines = []
-    for client in sorted({s.client for s in sources}):
-        mine = [s for s in sources if s.client == client]
-        parts = []
-        for neighbour in sorted({s.neighbour for s in mine} - {-1}):
-            tasks = [str(s.task) for s in mine if s.neighbour == neighbour]
-            parts.append(f"tasks {', '.join(tasks)} from client {neighbour}")
-        if far := [str(s.task) for s in mine if s.neighbour == -1]:
-            parts.append(f"tasks {', '.join(far)} from no neighbour")
-        lines.append(f"client {client}: {'; '.join(parts)}")
-    return lines

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .curves import draw_run, draw_statistics
 from .embedding import draw_embeddings
-from .matrices import draw_network, draw_relations, draw_site_tasks, draw_task_relations
+from .matrices import draw_network, draw_relations, draw_task_relations
 
 Drawer = Callable[[Path, Sequence[int] | None], list[Path]]
 
@@ -21,7 +21,6 @@ DRAWERS: tuple[Drawer, ...] = (
     draw_network,
     draw_task_relations,
     draw_embeddings,
-    draw_site_tasks,
     draw_statistics,
 )
 
@@ -32,7 +31,7 @@ def draw_all(folder: Path, rounds: Sequence[int] | None = None) -> list[Path]:
     Parameters
     ----------
     folder : Path
-        A results folder, or a client's folder below ``state-dir``.
+        A results folder.
     rounds : sequence of int, optional
         Rounds of figures that show a single round. If left out: each figure's own
         choice, which is that of the end of a run.
@@ -41,10 +40,5 @@ def draw_all(folder: Path, rounds: Sequence[int] | None = None) -> list[Path]:
     -------
     list of Path
         The files drawn.
-
-    Raises
-    ------
-    DataError
-        A client's folder lacks one of ``rounds``, or a file of it is unreadable.
     """
     return [path for draw in DRAWERS for path in draw(folder, rounds)]

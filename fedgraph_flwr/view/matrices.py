@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import DataError
-from ..results.pooled import Omega, as_omega, correlation, read_covariances, read_rounds
-from ..results.reader import read_matrices, read_npz, read_summary
+from ..results.pooled import Omega, correlation, read_covariances, read_rounds
+from ..results.reader import read_matrices, read_summary
 from .style import GREY, PALETTE, bare, head, line, run_title, save
 
 if TYPE_CHECKING:
@@ -135,67 +134,6 @@ def draw_task_relations(
             name = f"task-covariance-round-{server_round:06d}.png"
             drawn.append(save(figure, run_dir / name))
     return drawn
-
-
-def draw_site_tasks(folder: Path, rounds: Sequence[int] | None = None) -> list[Path]:
-    """Draw Omega of one client from what a run with sealed letters left at its site.
-
-    The relay of such a run has no Omega to draw.
-
-    Parameters
-    ----------
-    folder : Path
-        The client's folder below ``state-dir``, with ``omega-<round>.npz``.
-    rounds : sequence of int, optional
-        If left out: the last.
-
-    Returns
-    -------
-    list of Path
-        ``omega-<round>.png`` of each round, beside the file; none if the folder is no
-        such folder.
-
-    Raises
-    ------
-    DataError
-        The folder lacks one of the rounds, or a file is unreadable.
-    """
-    kept = site_rounds(folder)
-    wanted = sorted(kept)[-1:] if rounds is None else rounds
-    if kept and not set(wanted) <= set(kept):
-        raise DataError(
-            f"{folder} has omega of rounds {sorted(kept)}, asked for {list(wanted)};"
-            " ask for rounds that it has"
-        )
-    return [_draw_site_file(kept[t]) for t in wanted if t in kept]
-
-
-def site_rounds(folder: Path) -> dict[int, Path]:
-    """Find the files with Omega that a sealed run left at a site, by round."""
-    files = {p.stem.removeprefix("omega-"): p for p in folder.glob("omega-*.npz")}
-    return {int(n): files[n] for n in sorted(files) if n.isdecimal()}
-
-
-def _draw_site_file(path: Path) -> Path:
-    try:
-        file = read_npz(path)
-        omega = as_omega(file["task_ids"], file["omega"])
-        own, names = file["own_ids"].tolist(), file["tasks"].tolist()
-        client, server_round = int(path.parent.name.split("-")[1]), int(path.stem[6:])
-    except (DataError, ValueError, TypeError, LookupError) as error:
-        raise DataError(
-            f"{path} does not hold relations of tasks ({error!r}); give"
-            " omega-<round>.npz of a client's folder below state-dir, of a run whose"
-            " letters are sealed"
-        ) from error
-    summary = {
-        "method": f"client {client}",
-        "dataset": path.parents[1].name,  # the name of the run
-        "tasks": names,
-        "owned_tasks": {str(client): own},
-    }
-    figure = _task_figure({client: omega}, summary, server_round)
-    return save(figure, path.with_suffix(".png"))
 
 
 def _task_figure(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -15,25 +15,12 @@ from fedgraph_flwr.core.files import write_text
 from fedgraph_flwr.results.reader import blaming
 from fedgraph_flwr.view.style import PALETTE, bare, save
 
-from ..markup import Report, lines_of, markdown, paragraph, texts
+from ..markup import Report, markdown, paragraph
 from ..tables import frame
 from ..tables.frame import KEY, Table
 from ..tables.stats import Ranks
 from .suite import kept_path
 from .verdict import Duel
-
-_TEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#",
-    "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}", "±": r"$\pm$", "<": r"$<$", ">": r"$>$",
-    "`": "'", "|": r"$|$", "š": r"\v{s}",
-}  # fmt: skip
-_STYLE = (
-    "body{font:16px/1.5 sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse;display:block;overflow-x:auto}"
-    "td,th{padding:.2rem .6rem;border-bottom:1px solid #ccc;text-align:right}"
-    ".text{text-align:left}img{max-width:100%}"
-)
 
 
 def write_all(
@@ -47,7 +34,7 @@ def write_all(
     image = draw_ranks(found, folder / "ranks.png") if found else None
     forms = {
         "benchmark.md": markdown_page(title, reports, image),
-        "benchmark.tex": latex(title, reports, image),
+        "benchmark.tex": latex(reports),
         "benchmark.html": html(title, reports, image),
         "differences.csv": differences_csv(duels),
     }
@@ -77,79 +64,34 @@ def differences_csv(duels: Sequence[Duel]) -> str:
     return str(found.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
 
 
-def latex(title: str, reports: Sequence[Report], image: Path | None) -> str:
-    """Write a document of its own, with tables by booktabs."""
-    lines = [
-        r"\documentclass{article}",
-        r"\usepackage[T1]{fontenc}",
-        r"\usepackage{booktabs,graphicx}",
-        r"\usepackage[margin=2cm]{geometry}",
-        r"\setlength{\parindent}{0pt}",
-        r"\begin{document}",
-        rf"\section*{{{tex(title)}}}",
-    ]
-    for report in reports:
-        lines.append(rf"\subsection*{{{tex(report.title)}}}")
-        for part in report.parts:
-            lines += [tex(part), ""] if isinstance(part, str) else _tabular(part)
-    if image:
-        lines.append(rf"\includegraphics[width=\textwidth]{{{image.name}}}")
-    return "\n".join([*lines, r"\end{document}", ""])
+def latex(reports: Sequence[Report]) -> str:
+    """Write the tables for a paper that uses booktabs."""
+    return "\n".join(
+        part.map(str).to_latex(index=False, escape=True, caption=_escaped(report.title))
+        for report in reports
+        for part in report.parts
+        if not isinstance(part, str)
+    )
 
 
-def tex(text: str) -> str:
-    """Escape a text for LaTeX."""
-    return "".join(_TEX.get(letter, letter) for letter in text)
-
-
-def _tabular(table: Table) -> list[str]:
-    columns = "".join("l" if is_text else "r" for is_text in texts(table))
-    # A cell that begins with [ would be read as an option of the line before it.
-    rows = [
-        " & ".join(f"{{{tex(str(c))}}}" for c in cells) + r" \\"
-        for cells in lines_of(table)
-    ]
-    heading = " & ".join(map(tex, table.columns)) + r" \\"
-    return [
-        r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule", heading, r"\midrule", *rows, r"\bottomrule",
-        r"\end{tabular}}", "",
-    ]  # fmt: skip
+def _escaped(text: str) -> str:
+    return re.sub(r"([&%$#_{}])", r"\\\1", text)
 
 
 def html(title: str, reports: Sequence[Report], image: Path | None) -> str:
-    """Write a page that needs no other file and no network."""
-    lines = [
-        "<!doctype html><html lang=en><meta charset=utf-8>",
-        "<meta name=viewport content='width=device-width'>",
-        f"<title>{escape(title)}</title><style>{_STYLE}</style>",
-        f"<h1>{escape(title)}</h1>",
-    ]
+    """Write a page for a browser."""
+    parts = [f"<!doctype html><meta charset=utf-8><title>{escape(title)}</title>"]
     for report in reports:
-        lines.append(f"<h2>{escape(report.title)}</h2>")
-        for part in report.parts:
-            lines += (
-                [f"<p>{escape(part)}</p>"] if isinstance(part, str) else _table(part)
-            )
+        parts.append(f"<h2>{escape(report.title)}</h2>")
+        parts += [
+            f"<p>{escape(part)}</p>"
+            if isinstance(part, str)
+            else part.to_html(index=False, border=0)
+            for part in report.parts
+        ]
     if image:
-        data = base64.b64encode(image.read_bytes()).decode()
-        lines.append(
-            f"<img alt='Mean ranks and critical difference'"
-            f" src='data:image/png;base64,{data}'>"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _table(table: Table) -> list[str]:
-    classes = [" class=text" if is_text else "" for is_text in texts(table)]
-
-    def line(tag: str, cells: Iterable[object]) -> str:
-        found = zip(map(str, cells), classes, strict=True)
-        return "".join(f"<{tag}{k}>{escape(c)}</{tag}>" for c, k in found)
-
-    rows = [f"<tr>{line('td', cells)}</tr>" for cells in lines_of(table)]
-    return ["<table>", f"<tr>{line('th', table.columns)}</tr>", *rows, "</table>"]
+        parts.append(f"<img alt='mean ranks' src='{image.name}'>")
+    return "\n".join(parts) + "\n"
 
 
 def draw_ranks(found: Ranks, path: Path) -> Path:

@@ -58,8 +58,8 @@ def judge(difference: Difference, interval: str) -> str:
 def sentence(candidate: str, duels: Sequence[Duel], missing: int = 0) -> str:
     """Say in one sentence what the intervals show of a candidate.
 
-    What is not trained is named, but is no opponent that a candidate has to beat.
-    ``missing`` is the number of comparisons that could not be made.
+    What is not trained is no opponent that a candidate has to beat. ``missing`` is the
+    number of comparisons that could not be made.
     """
     mine = [d for d in duels if d.candidate == candidate]
     if not mine:
@@ -84,22 +84,7 @@ def sentence(candidate: str, duels: Sequence[Duel], missing: int = 0) -> str:
         head = "better than some opponents and worse than others"
     else:
         head = "shown to be better in some comparisons, not in all"
-    opponents = dict.fromkeys(d.opponent for d in mine)
-    parts = [_against(o, [d for d in mine if d.opponent == o]) for o in opponents]
-    return f"{candidate} is {head}: {'; '.join(parts)}."
-
-
-def _against(opponent: str, duels: Sequence[Duel]) -> str:
-    pairs = sum(d.difference.num_pairs for d in duels)
-    if all(d.word == EQUAL for d in duels):
-        return f"against {opponent} no difference (exactly 0 in each of {pairs} pairs)"
-    places = [
-        f"{word} on {', '.join(named)}"
-        for word in (BETTER, EQUAL, OPEN, WORSE, INERT)
-        if (named := [d.data for d in duels if d.word == word])
-    ]
-    why = "; ".join(dict.fromkeys(d.inert for d in duels if d.inert))
-    return f"against {opponent} {', '.join(places)}" + (f" ({why})" if why else "")
+    return f"{candidate} is {head}."
 
 
 def inert_words(*sides: Table) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TypeAlias
 
 from fedgraph_flwr.core.errors import FedGraphError
 
@@ -14,23 +13,14 @@ from .frame import hash_data
 from .runs import Run, as_text, plain_settings, same_data, short_names, with_settings
 
 BASELINES = ("local", "fedavg")
-# Split, data if known, and metric.
-_Place: TypeAlias = tuple[tuple[str, int, int], str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs of one data set, split and metric, by row of its table.
-
-    ``data`` is the start of the hash of the files, "" if all runs may have read the
-    same ones.
-    """
+    """Runs of one data set, split and metric, by row of its table."""
 
     dataset: str
-    split: tuple[str, int, int]
     rows: Mapping[str, list[Run]]
-    data: str = ""
-    metric: str = ""
 
     @property
     def runs(self) -> list[Run]:
@@ -44,14 +34,8 @@ class Group:
         return rules.pop() if len(rules) == 1 else "final"
 
 
-def group_runs(runs: Iterable[Run], *, apart: bool = False) -> list[Group]:
+def group_runs(runs: Iterable[Run]) -> list[Group]:
     """Group runs by data set and label the rows.
-
-    Parameters
-    ----------
-    runs : iterable of Run
-    apart : bool
-        Give every split and metric of a data set its own group instead of refusing.
 
     Raises
     ------
@@ -59,53 +43,54 @@ def group_runs(runs: Iterable[Run], *, apart: bool = False) -> list[Group]:
         Runs of one data set differ in split, in the data, in the number of clients or
         in the metric; two runs of one row have the same seed.
     """
-    by_dataset: dict[str, dict[_Place, list[Run]]] = {}
-    ordered = sorted(runs, key=lambda r: (r.dataset, _rank(r.method), r.seed))
-    for (dataset, split), of_split in _by_split(ordered).items():
-        for data, of_data in _by_data(of_split).items():
-            for run in of_data:
-                place = split, data, str(run.summary.get("metric"))
-                by_dataset.setdefault(dataset, {}).setdefault(place, []).append(run)
-    for dataset, places in by_dataset.items():
-        if len(places) > 1 and not apart:
-            raise FedGraphError(_mixed_splits(dataset, places))
-    return [
-        Group(dataset=name, split=split, rows=label_rows(of), data=data, metric=metric)
-        for name, places in by_dataset.items()
-        for (split, data, metric), of in places.items()
-    ]
+    runs = sorted(runs, key=lambda r: (r.dataset, _rank(r.method), r.seed))
+    by_dataset: dict[str, list[Run]] = {}
+    for run in runs:
+        by_dataset.setdefault(run.dataset, []).append(run)
+    for dataset, of in by_dataset.items():
+        for what, place in (("splits", _split), ("metrics", _metric)):
+            if len({place(run) for run in of}) > 1:
+                raise _mixed(dataset, what, of, place)
+    check_same_data(runs)
+    return [Group(dataset=d, rows=label_rows(of)) for d, of in by_dataset.items()]
 
 
 def check_same_data(runs: Iterable[Run]) -> None:
     """Raise FedGraphError if runs of one data set and split read different files."""
-    for (dataset, split), of_split in _by_split(runs).items():
-        if len(found := _by_data(of_split)) > 1:
-            places = {(split, data, ""): of_data for data, of_data in found.items()}
-            raise FedGraphError(_mixed_splits(dataset, places))
-
-
-def _by_split(
-    runs: Iterable[Run],
-) -> dict[tuple[str, tuple[str, int, int]], list[Run]]:
-    """Sort runs by data set and split."""
-    found: dict[tuple[str, tuple[str, int, int]], list[Run]] = {}
+    by_split: dict[tuple[str, object], list[Run]] = {}
     for run in runs:
-        found.setdefault((run.dataset, run.split), []).append(run)
-    return found
+        by_split.setdefault((run.dataset, run.split), []).append(run)
+    for (dataset, _), of in by_split.items():
+        kinds = {json.dumps(run.data): run for run in of}.values()
+        if not all(same_data(a, b) for a, b in combinations(kinds, 2)):
+            raise _mixed(dataset, "data", of, _data)
 
 
-def _by_data(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Sort runs by the files they read; one key "" if all may have read the same.
+def _split(run: Run) -> str:
+    split_hash, split_seed, num_clients = run.split
+    return f"split {split_hash[:12]}, split seed {split_seed}, {num_clients} clients"
 
-    Runs without hashes stand apart if the others differ: they may belong to any.
-    """
-    kinds = {json.dumps(run.data): run for run in runs}.values()
-    if all(same_data(a, b) for a, b in combinations(kinds, 2)):
-        return {"": list(runs)}
-    found: dict[str, list[Run]] = {}
+
+def _metric(run: Run) -> str:
+    return str(run.summary.get("metric"))
+
+
+def _data(run: Run) -> str:
+    return f"data {hash_data(run.data, 1) or 'not known'}"
+
+
+def _mixed(
+    dataset: str, what: str, runs: Iterable[Run], place: Callable[[Run], str]
+) -> FedGraphError:
+    """Name the runs of each place; which of them belong together is the user's call."""
+    names: dict[str, list[str]] = {}
     for run in runs:
-        found.setdefault(hash_data(run.data, 1) or "not known", []).append(run)
-    return found
+        names.setdefault(place(run), []).append(run.path.name)
+    lines = (f"\n  {at}: {', '.join(of)}" for at, of in names.items())
+    return FedGraphError(
+        f"runs of {dataset} have different {what} and cannot share a table:"
+        f"{''.join(lines)}\nGive the folders of one of them."
+    )
 
 
 def label_rows(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -162,21 +147,6 @@ def shared_differences(group: Group) -> dict[str, dict[str, str]]:
             if "." not in key:
                 values.setdefault(key, {})[label] = as_text(value)
     return {k: v for k, v in values.items() if len(set(v.values())) > 1}
-
-
-def _mixed_splits(dataset: str, places: Mapping[_Place, Sequence[Run]]) -> str:
-    names = ("splits", "data", "metrics")
-    kinds = zip(names, zip(*places, strict=True), strict=True)
-    what = next(f"different {name}" for name, found in kinds if len({*found}) > 1)
-    how = "have" if what == "different metrics" else "were made on"
-    lines = [f"runs of {dataset} {how} {what} and cannot share a table:"]
-    for ((split_hash, split_seed, num_clients), data, metric), runs in places.items():
-        lines.append(
-            f"  split {split_hash[:12]}, split seed {split_seed}, {num_clients}"
-            f" clients{data and f', data {data}'}{metric and f', {metric}'}:"
-            f" {', '.join(r.path.name for r in runs)}"
-        )
-    return "\n".join([*lines, "Give fewer folders, or --apart for one table of each."])
 
 
 def _rank(method: str) -> tuple[int, str]:

@@ -20,8 +20,8 @@ from fedgraph_flwr.results.reader import (
     read_series,
     split_rounds,
 )
-from fedgraph_flwr.view import curves, gain, matrices, style
 from fedgraph_flwr.view import curves as of_run
+from fedgraph_flwr.view import gain, matrices, style
 
 HEADER = "round,client,split,point,metric,value,num_examples\n"
 
@@ -195,33 +195,6 @@ def test_gain_is_drawn_or_left_out(tmp_path: Path) -> None:
     assert not out.exists()
     rows = {"gcfl+": [run], "local": [local]}
     assert gain.draw_gain(rows, [local], out) == out
-    toys.assert_drawn(out)
-
-
-def test_losses_are_means_over_seeds_then_over_clients(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = [write_run(tmp_path / f"g{s}", seed=s, shift=s) for s in (0, 2)]
-    one_round = tmp_path / "short"
-    one_round.mkdir()
-    text = HEADER + "1,0,test,post_aggregation,loss,0.5,20\n"
-    (one_round / "rounds.csv").write_text(text)
-    kept: list[Figure] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(curves, "save", lambda figure, path: kept.append(figure) or path)
-        curves.draw_losses({"gcfl+": runs, "short": [one_round]}, tmp_path / "a.png")
-    axes = kept[0].axes[0]
-    (line,) = axes.get_lines()
-    # clients have 2, 3, 4, 5 in round 1 without shift, 0, 1, 2, 3 with it
-    assert line.get_ydata()[0] == pytest.approx(2.5)
-    assert line.get_ydata()[1] == pytest.approx(1.25)
-    band = axes.collections[0].get_datalim(axes.transData)
-    assert band.ymax == pytest.approx(2.5 + np.std([1, 2, 3, 4], ddof=1))
-    assert "4 clients" in axes.texts[0].get_text()
-    assert "seeds 0, 2" in axes.texts[0].get_text()
-    out = tmp_path / "losses.png"
-    assert curves.draw_losses({"short": [one_round]}, out) is None
-    assert curves.draw_losses({"gcfl+": runs}, out) == out
     toys.assert_drawn(out)
 
 

@@ -23,7 +23,6 @@ from fedgraph_flwr.core.errors import (
 )
 from fedgraph_flwr.results import progress
 from fedgraph_flwr.results.folder import RunFolder, results_root
-from fedgraph_flwr.results.pooled import TaskRelations
 from fedgraph_flwr.results.printed import summary_table
 from fedgraph_flwr.results.provenance import hash_weights, split_hash
 from fedgraph_flwr.results.reader import load_summary, read_times
@@ -124,12 +123,16 @@ def test_a_run_is_completed_once_all_results_are_written(
     """What ends it before, in whatever way, says how to go on."""
     caplog.set_level("WARNING", logger="flwr")
 
-    def fail(*_):
+    finish = RunFolder.finish
+
+    def fail(*given, **options):
+        if "error" in options:
+            return finish(*given, **options)
         raise error
 
     given = {"results-dir": str(tmp_path), "state-dir": str(tmp_path / "state")}
     with monkeypatch.context() as patch:
-        patch.setattr(TaskRelations, "after_run", fail)
+        patch.setattr(RunFolder, "finish", fail)
         with pytest.raises(type(error)):
             run("fedavg", **given)
     (path,) = tmp_path.glob("*fedavg*")

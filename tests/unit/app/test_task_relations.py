@@ -1,4 +1,4 @@
-"""Omega in the results folder, who taught whom, and the maps drawn of it."""
+"""Omega in the results folder, and the maps drawn of it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,15 @@ import re
 
 import numpy as np
 import pytest
-import toys
 from matplotlib.image import imread
 
 from fedgraph_flwr.core.files import write_npz
 from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.results.pooled import (
-    SOURCES,
     TaskRelations,
     correlation,
-    describe_sources,
     read_covariances,
     read_rounds,
-    task_sources,
-    write_task_sources,
 )
 from fedgraph_flwr.view import matrices as tasks
 from fedgraph_flwr.view.matrices import draw_task_relations
@@ -96,38 +91,10 @@ def test_correlations():
     assert np.isnan(correlation(np.diag([1.0, 0.0]))[0, 1])
 
 
-def test_who_taught_whom_on_a_line_of_three():
-    found = task_sources(OWNED, LINE, NAMES, {0: ((0, 1, 2), OMEGA)})
-    table = [(s.client, s.task, s.neighbour) for s in found]
-    assert table == [
-        (0, 2, 1),
-        (0, 3, -1),  # only client 2 has it, two steps away
-        (1, 0, 0),
-        (1, 1, 0),
-        (1, 3, 2),
-        (2, 0, -1),
-        (2, 1, -1),
-    ]
-    eye = found[0]  # to liver 0.3 / sqrt(0.4 0.5), to heart nothing
-    assert (eye.task_name, eye.related_name) == ("eye", "liver")
-    assert eye.correlation == pytest.approx(0.3 / math.sqrt(0.2))
-    assert (found[1].related, found[1].related_name) == (-1, "")
-    assert math.isnan(found[1].correlation)
-    assert describe_sources(found) == [
-        "client 0: tasks 2 from client 1; tasks 3 from no neighbour",
-        "client 1: tasks 0, 1 from client 0; tasks 3 from client 2",
-        "client 2: tasks 0, 1 from no neighbour",
-    ]
-
-
-def test_a_run_keeps_omega_and_writes_sources(run):
+def test_a_run_keeps_omega(run):
     finished = run("fedgmtl", **{"task-masks": "0;1;0-1"})
     assert read_rounds(finished.path) == [1, 2, 3]
     assert set(read_covariances(finished.path, 3)) == {0, 1, 2}
-    rows = toys.csv_rows(finished.path / SOURCES)
-    table = [(r["client"], r["task_name"], r["neighbour"]) for r in rows]
-    assert table == [("0", "b", "1"), ("0", "b", "2"), ("1", "a", "0"), ("1", "a", "2")]
-    assert {r["related_name"] for r in rows} == {"a", "b"}
     assert finished.summary["bytes_up_evaluation"] > 0
 
 
@@ -196,30 +163,9 @@ def test_a_broken_file_draws_nothing(folder):
 @pytest.mark.parametrize(
     ("save", "num_tasks"), [(np.savez_compressed, 2000), (np.savez, 3)]
 )
-def test_a_file_that_claims_too_much_is_not_read(folder, capsys, save, num_tasks):
+def test_a_file_that_claims_too_much_is_not_read(folder, save, num_tasks):
     """One that packs much into little; one with more numbers than its tasks have."""
     path = max((folder / "task-covariance").iterdir())
     omega, ids = np.zeros((2000, 2000), np.float32), np.arange(num_tasks)
     save(path, **{"omega-0": omega, "tasks-0": ids})
     assert draw_task_relations(folder) == []
-    site = folder / "client-0"
-    site.mkdir()
-    names = np.array([f"task {t}" for t in ids])
-    mine = {"omega": omega, "task_ids": ids, "own_ids": ids[:1], "tasks": names}
-    save(site / "omega-000001.npz", **mine)
-    assert fedgraph(["figures", str(site)]) == 2
-    assert "does not hold relations of tasks" in capsys.readouterr().err
-
-
-def test_a_link_in_place_of_the_table_is_replaced_and_not_followed(tmp_path):
-    mine = tmp_path / "patients.txt"
-    mine.write_text("kept")
-    folder = tmp_path / "run"
-    folder.mkdir()
-    path = folder / "task-sources.csv"
-    path.symlink_to(mine)
-    found = task_sources(OWNED, LINE, NAMES, {0: ((0, 1, 2), OMEGA)})
-    write_task_sources(folder, found)
-    assert mine.read_text() == "kept"
-    assert not path.is_symlink()
-    assert len(path.read_text().splitlines()) == 1 + len(found)

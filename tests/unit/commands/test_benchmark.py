@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import csv
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,8 +27,6 @@ from simulations.benchmark.output import (
     latex,
     read_page,
     suite_part,
-    tex,
-    write_all,
     write_page,
 )
 from simulations.benchmark.suite import (
@@ -50,7 +47,7 @@ from simulations.benchmark.verdict import (
 from simulations.cli import main as fedgraph
 from simulations.markup import Report
 from simulations.tables.frame import read, records, table
-from simulations.tables.stats import Difference, Ranks, ranks
+from simulations.tables.stats import Difference, ranks
 
 SEEDS = (1, 2, 3, 4, 5)
 TINY = """
@@ -113,11 +110,9 @@ def test_a_sentence_says_where_a_method_is_better_and_where_not():
         for d, x in (("D", good), ("E", none))
     ]
     found = sentence("a", duels)
-    assert found.startswith("a is shown to be better in some comparisons, not in all:")
-    assert "against b better on D, no difference on E." in found
+    assert found == "a is shown to be better in some comparisons, not in all."
     assert "better than every opponent" in sentence("a", duels[:1])
     assert "no difference to any opponent" in sentence("a", duels[1:])
-    assert "exactly 0 in each of 5 pairs" in sentence("a", duels[1:])
     trivial = [replace(duels[0], opponent=name) for name in (START, MAJORITY)]
     assert "no difference to any opponent" in sentence("a", duels[1:] + trivial)
 
@@ -152,7 +147,6 @@ def test_what_is_missing_has_no_verdict_and_is_not_claimed(tmp_path):
         found = words(fedavg=count)
         assert claim not in found
         assert "fedprox is shown to be better in some comparisons, not in all" in found
-        assert "against fedavg" not in found
         assert "INCOMPLETE, no verdict on: fedavg on planted." in found
     assert "fedprox was compared with nothing" in words(fedavg=0, local=5)
 
@@ -177,8 +171,8 @@ def test_a_method_that_did_nothing_of_its_own_is_not_judged(
         suite, methods, list(trials(suite, methods)), {"planted": found}
     )
     assert duel.word == ("better" if is_judged else "no verdict")
-    said = "fedprox is without a verdict: against fedavg no verdict on planted (fedavg"
-    assert (f"{said} never split)." in reports[0].parts[0]) == (not is_judged)
+    said = "fedprox is without a verdict."
+    assert (said in reports[0].parts[0]) == (not is_judged)
     assert ("of 1 comparisons" in reports[0].parts[2]) == is_judged
     notes = " ".join(part for part in reports[-1].parts if isinstance(part, str))
     assert ("fedavg never split (1 of 6 runs)." in notes) == (idle == 1)
@@ -355,29 +349,14 @@ def test_results_on_other_files_are_not_mixed(tmp_path, name, words):
 
 def test_words_are_escaped():
     sheet = pd.DataFrame({"a_b": ["[0] & <x>"]})
-    reports = [Report(title="50 %", parts=[sheet, "#1 ± 2"])]
-    found = latex("T", reports, None)
+    reports = [Report(title="50 %", parts=[sheet, "#1 <y>"])]
+    found = latex(reports)
     assert r"a\_b" in found
-    assert r"{[0] \& $<$x$>$}" in found
-    assert tex("±") == r"$\pm$"
-    assert "&lt;x&gt;" in html("T", reports, None)
-    assert found.count(r"\toprule") == found.count(r"\bottomrule") == 1
-
-
-@pytest.mark.slow
-def test_the_document_compiles(tmp_path):
-    if (compiler := shutil.which("pdflatex")) is None:
-        pytest.skip("no LaTeX here: apt-get install texlive-latex-recommended")
-    letters = r"\ & % $ # _ { } ~ ^ ± < > ` | š"
-    cells = [["[0, 1]", "+1.00 [-0.50, +2.50]"], [letters, "*"]]
-    sheet = pd.DataFrame(cells, columns=["data", letters])
-    reports = [Report(title=f"x {letters}", parts=[sheet, f"Text {letters}."])]
-    found = Ranks(mean={"a_b": 1.0, "c": 2.0}, num_data=2, p_value=0.1, critical=1.4)
-    write_all(tmp_path, "Benchmark a_b", reports, [], found)
-    command = [compiler, "-interaction=nonstopmode", "-halt-on-error", "benchmark.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
-    assert (tmp_path / "benchmark.pdf").read_bytes().startswith(b"%PDF")
+    assert r"[0] \& <x>" in found
+    assert r"\caption{50 \%}" in found
+    page = html("T", reports, None)
+    assert "&lt;x&gt;" in page
+    assert "#1 &lt;y&gt;" in page
 
 
 def test_a_leaderboard_keeps_the_parts_of_other_suites(tmp_path):
@@ -511,7 +490,7 @@ def test_a_killed_benchmark_goes_on(tmp_path, jobs):
     ] == [("no difference", "0.000000", "0.000000", "0.000000")]
     for name in ("benchmark.md", "benchmark.tex", "benchmark.html"):
         words = " ".join((results / name).read_text().split())
-        assert "exactly 0 in each of 2 pairs" in words
+        assert "no difference" in words
     text = (results / "benchmark.md").read_text()
     table = text[text.index("## planted") :]
     head = next(line for line in table.splitlines() if line.startswith("| row"))

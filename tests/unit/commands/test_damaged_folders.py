@@ -33,7 +33,7 @@ FEW = ("--graphs", "4", "--copies", "0", "--shuffles", "5")
 TOOLS: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
     "compare": (
         (SUMMARY, ROUNDS),
-        lambda run: fedgraph(["compare", str(run), "--losses", f"{run}.png"]),
+        lambda run: fedgraph(["compare", str(run)]),
     ),
     "figures": (
         (SUMMARY, "clusters.json", ROUNDS, MATRICES),
@@ -48,10 +48,6 @@ TOOLS: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
         lambda run: at_site(
             f"predict {run / 'models'} /toys --test --client 0 --out {run}.csv".split()
         ),
-    ),
-    "relatedness": (
-        (SUMMARY, MATRICES),
-        lambda run: fedgraph(["show", "relatedness", str(run)]),
     ),
     "report": (
         (SUMMARY, CONFIG, ROUNDS, "clusters.json", "ledger.csv", "times.csv"),
@@ -148,12 +144,6 @@ def test_a_damaged_file_is_refused_by_name(copy, capsys, tool, damage):
     told = " ".join(capsys.readouterr().err.split())
     assert f"{copy}" in told
     assert "cannot be read" in told or "unknown rule" in told
-
-
-def test_relatedness_names_a_damaged_run(copy, capsys):
-    table(SUMMARY, class_counts=["x"])(copy)
-    assert fedgraph(["show", "relatedness", str(copy)]) == 2
-    assert f"{copy} cannot be read" in capsys.readouterr().err
 
 
 def test_a_benchmark_names_a_damaged_run(copy, monkeypatch):

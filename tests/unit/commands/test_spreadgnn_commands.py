@@ -113,7 +113,7 @@ def test_no_keys_is_said_with_the_cure(site, capsys):
 def test_a_topology_is_said_and_drawn(tmp_path, capsys):
     figure = tmp_path / "figures" / "ring.png"
     given = ["ring", "--clients", "4", "--without", "1,3", "--figure", str(figure)]
-    assert fedgraph(["show", "topology", *given]) == 0
+    assert fedgraph(["topology", *given]) == 0
     out = capsys.readouterr().out
     assert "ring topology, 4 edges, connected, spectral gap 0.6667" in out
     assert "2 dropped out (clients 1, 3), the 2 others went on and are in parts" in out
@@ -123,7 +123,7 @@ def test_a_topology_is_said_and_drawn(tmp_path, capsys):
 
 def test_an_impossible_topology_exits_with_the_reason(capsys):
     given = ["random-regular", "--clients", "5", "--degree", "3"]
-    assert fedgraph(["show", "topology", *given]) == 2
+    assert fedgraph(["topology", *given]) == 2
     assert "5 clients with 3 neighbours" in capsys.readouterr().err
 
 
