@@ -14,13 +14,10 @@ import toys
 from commands import at_site
 
 from datasets.tabular.schema_file import read_schema
-from fedgraph_flwr.core.command import STOPPED
 from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.files import sha256_of
-from fedgraph_flwr.core.words import BY_HAND
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.site import check as module
-from fedgraph_flwr.site.baseline import keep
 from fedgraph_flwr.site.findings import OK, PROBLEM, UNKNOWN, Findings
 from fedgraph_flwr.trained.model_folder import read_about
 from simulations.example_data import write_examples
@@ -30,6 +27,7 @@ CONFIG = (
     'dataset="smiles-csv" num-clients=2 num-server-rounds=2 hidden-dim=8 num-layers=1'
     ' learning-rate=0.05 held-out=0.5 device="cpu"'
 )
+FEDAVG = f'method="fedavg" {CONFIG}'
 ATOMS = ["C", "N", "O", "CC", "CN", "CO", "CCl", "CBr", "CCC", "CCN", "CCO", "CNC"]
 
 
@@ -75,10 +73,8 @@ def alone(site, tmp_path_factory):
     """What training alone at site 1 leaves."""
     out = tmp_path_factory.mktemp("alone") / "model"
     data = str(site[0] / "data" / "site-1.csv")
-    run_config = f'method="fedavg" {CONFIG}'
-    given = ["baseline", data, "--run-config", run_config, "--client", "1"]
-    code = at_site([*given, "--out", str(out)])
-    assert code == 0
+    given = ["baseline", data, "--run-config", FEDAVG, "--client", "1"]
+    assert at_site([*given, "--out", str(out)]) == 0
     return out
 
 
@@ -87,23 +83,6 @@ def test_training_alone_gives_what_the_method_local_gives_in_a_run(site, alone):
     assert about.scores["test roc-auc"] == score(site[2], 1)
     theirs = site[0] / "state" / site[2].name / "client-1/model/client-1.safetensors"
     assert (alone / "client-1.safetensors").read_bytes() == theirs.read_bytes()
-
-
-def test_a_trial_that_is_stopped_names_no_folder_to_go_on_from(
-    site, tmp_path, monkeypatch, caplog, capsys
-):
-    """The folder that it named goes at the same moment."""
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("fedgraph_flwr.server_app._train", stop)
-    data, out = str(site[0] / "data" / "site-1.csv"), tmp_path / "out"
-    given = ["baseline", data, "--run-config", f'method="fedavg" {CONFIG}']
-    assert at_site([*given, "--client", "1", "--out", str(out)]) == STOPPED
-    assert capsys.readouterr().err.endswith(f"{BY_HAND}\n")
-    assert "resume" not in caplog.text
-    assert not out.exists()
 
 
 def test_join_or_not_is_read_from_the_sites_own_test_items(site, alone, capsys):
@@ -140,7 +119,7 @@ def test_join_or_not_is_read_from_the_sites_own_test_items(site, alone, capsys):
             "is for unsupervised graph embedding",
         ),
         (
-            ["--run-config", f'method="fedavg" {CONFIG}', "--client", "2"],
+            ["--run-config", FEDAVG, "--client", "2"],
             "client id must be in 0..1",
         ),
         (["--against", "/no/such/model"], "is not a model folder"),
@@ -169,12 +148,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_training(
 ):
     monkeypatch.setattr("fedgraph_flwr.site.baseline.os.access", lambda *_: False)
     monkeypatch.setattr("fedgraph_flwr.site.baseline.run_one", None)
-    words = [
-        "--out",
-        str(tmp_path / "out"),
-        "--run-config",
-        f'method="fedavg" {CONFIG}',
-    ]
+    words = ["--out", str(tmp_path / "out"), "--run-config", FEDAVG]
     assert at_site(["baseline", str(site[0] / "data" / "site-1.csv"), *words]) == 2
     assert f"this user may not write to {tmp_path}" in capsys.readouterr().err
 
@@ -186,7 +160,7 @@ def test_models_of_other_protocols_are_not_compared(site, alone, tmp_path, capsy
     code = at_site(["baseline", data, "--out", str(copy), "--against", str(alone)])
     assert code == 2
     assert "holds a model of method 'fedavg'" in capsys.readouterr().err
-    again = ["--run-config", f'method="fedavg" {CONFIG}']
+    again = ["--run-config", FEDAVG]
     used = ["baseline", data, "--out", str(alone), *again]
     assert at_site(used) == 2
     assert "is there already" in capsys.readouterr().err
@@ -274,6 +248,29 @@ def test_a_program_reads_from_json_why_a_command_could_not_look(words, capsys):
     assert error == f"error: {found['error']}\n"
 
 
+def test_packages_are_compared_with_pins_if_there_are_some(tmp_path, monkeypatch):
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\ndependencies = ["flwr[simulation]>=1.41,<2", "torch>=2.6"]\n'
+    )
+    have = {"flwr": "1.41.0", "torch": "2.13.0+cpu"}
+    monkeypatch.setattr(module, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(module.importlib.metadata, "version", have.__getitem__)
+    for torch, state, found, cure in (
+        (None, OK, "2 packages here; this folder has no constraints.txt", ""),
+        ("2.13.0+cpu", OK, "2 packages as pinned, flwr 1.41.0", ""),
+        ("2.12.0+cpu", PROBLEM, "torch 2.13.0, pinned 2.12.0", "-c"),
+    ):
+        if torch:
+            pins = f"flwr==1.41.0\ntorch=={torch}\n"
+            (tmp_path / "constraints.txt").write_text(pins)
+        table = Findings()
+        module.look_at_versions(table)
+        (row,) = table.rows
+        assert row["state"] == state
+        assert found in row["found"]
+        assert cure in row["cure"]
+
+
 def test_a_schema_is_told_as_json(tmp_path, capsys):
     own_files.write(tmp_path / "site")
     given = ["schema", str(tmp_path / "site"), "--out", str(tmp_path / "schema.toml")]
@@ -282,9 +279,6 @@ def test_a_schema_is_told_as_json(tmp_path, capsys):
     assert told["sha256"] == read_schema(tmp_path / "schema.toml").sha256
     assert told["outputs"] == 2
     assert any("age of nodes" in note for note in told["notes"])
-
-
-PINS = "flwr==1.41.0\ntorch==2.13.0+cpu\n"
 
 
 # check ----------------------------------------------------------------------------
@@ -308,45 +302,6 @@ def check(words, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["exit_code"] == code
     return code, {f["what"]: f for f in told["findings"]}
-
-
-@pytest.mark.parametrize(
-    ("pinned", "state", "found", "cure"),
-    [
-        (PINS, OK, "2 packages as pinned, flwr 1.41.0", ""),
-        (PINS.replace("2.13", "2.12"), PROBLEM, "torch 2.13.0, pinned 2.12.0", "-c"),
-        ("", OK, "2 packages here; this folder has no constraints.txt", ""),
-    ],
-)
-def test_packages_are_compared_with_pins_where_there_are_some(
-    tmp_path, monkeypatch, pinned, state, found, cure
-):
-    (tmp_path / "pyproject.toml").write_text(
-        '[project]\ndependencies = ["flwr[simulation]>=1.41,<2", "torch>=2.6"]\n'
-    )
-    if pinned:
-        (tmp_path / "constraints.txt").write_text(pinned)
-    have = {"flwr": "1.41.0", "torch": "2.13.0+cpu"}
-    monkeypatch.setattr(module, "project_root", lambda: tmp_path)
-    monkeypatch.setattr(module.importlib.metadata, "version", have.__getitem__)
-    table = Findings()
-    module.look_at_versions(table)
-    (row,) = table.rows
-    assert row["state"] == state
-    assert found in row["found"]
-    assert cure in row["cure"]
-
-
-def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
-    (tmp_path / "pyproject.toml").write_text(
-        '[project]\ndependencies = ["no-such-package-of-ours>=1"]\n'
-    )
-    monkeypatch.setattr(module, "project_root", lambda: tmp_path)
-    table = Findings()
-    module.look_at_versions(table)
-    (row,) = table.rows
-    assert (row["state"], row["found"]) == (PROBLEM, "no-such-package-of-ours missing")
-    assert row["cure"].startswith("pip install .")
 
 
 def test_rows_left_out_and_doubts_of_the_run_are_findings(tmp_path, capsys):
@@ -389,38 +344,26 @@ def test_a_schema_alone_says_how_the_data_are_read(tmp_path, capsys, kind, row):
     site = own / ("north" if kind == "graphs" else "bank-a")
     assert at_site(["schema", str(site), "--out", str(schema)]) == 0
     capsys.readouterr()
-    assert at_site(["check", str(own), "--node-config", 'clients="7"']) in (0, 1)
-    folders = sum(p.is_dir() for p in own.iterdir())
-    assert capsys.readouterr().out.count(" data: ") == folders
     words = [str(site), "--schema", str(schema)]
     found = check(words, capsys)[1]
     assert (found["schema"]["state"], found["data"]["state"]) == (PROBLEM, OK)
     assert found["schema"]["cure"] == f"cp {schema} {site / 'schema.toml'}"
-    assert "training" in found or found["splits"]["state"] == PROBLEM
     shutil.copy(schema, site)
     assert check(words, capsys)[1]["data"]["state"] == OK
-    molecules = ["check", str(site / "nodes.csv"), *words[1:]]
-    assert at_site(molecules) == 1
-    assert "molecules (smiles-csv) have no schema" in capsys.readouterr().out
     with (site / "edges.csv").open("a") as edges:
-        edges.write(row + "\n")
+        edges.writelines(row.replace("-1,", f"-{n},") + "\n" for n in range(1, 9))
     code, found = check(words, capsys)
     assert (code, found["rows"]["state"]) == (1, PROBLEM)
-    assert "is not in nodes.csv" in found["rows"]["found"]
-    assert "; left out: " in found["data"]["found"]
-    with (site / "edges.csv").open("a") as edges:
-        edges.writelines(row.replace("-1,", f"-{n},") + "\n" for n in range(1, 8))
-    told = check(words, capsys)[1]["rows"]["found"]
+    told = found["rows"]["found"]
     assert told.count("is not in nodes.csv") == 5
-    assert told.count("delete these rows; if they are accounts") == 1
     assert "and 3 more like these; add them there" in told
     assert 'outside = "drop" above [target]' in told
-    for broken in ("format = 2", "[", 'outside = "dorp"\n' + schema.read_text(), ""):
-        for place in (site, own):  # of this site, or of one of several
-            (site / "schema.toml").write_text(broken)
-            assert at_site(["check", str(place)]) == 1
-            told = capsys.readouterr().out
-            assert f"problem    schema: {site / 'schema.toml'}" in told
+    assert "; left out: " in found["data"]["found"]
+    (site / "schema.toml").write_text("format = 2")
+    for place in (site, own):  # of this site, or of one of several
+        assert at_site(["check", str(place)]) == 1
+        told = capsys.readouterr().out
+        assert f"problem    schema: {site / 'schema.toml'}" in told
 
 
 def test_a_site_that_is_ready_passes(site, tmp_path, capsys):
@@ -429,7 +372,7 @@ def test_a_site_that_is_ready_passes(site, tmp_path, capsys):
     node = (
         f'clients="1" data-path="{root}/data/site-1.csv" state-dir="{tmp_path}/state"'
     )
-    words = ["--run-config", f'method="fedavg" {CONFIG}', "--node-config", node]
+    words = ["--run-config", FEDAVG, "--node-config", node]
     code, found = check(words, capsys)
     assert code == 0, found
     assert found["splits"]["found"] == (
@@ -446,7 +389,7 @@ def test_a_machine_without_room_is_not_ready(
     machine, site, tmp_path, capsys, what, finding
 ):
     (tmp_path / "state").mkdir(mode=0o700)
-    words = [f"{site[0]}/data/site-1.csv", "--run-config", f'method="fedavg" {CONFIG}']
+    words = [f"{site[0]}/data/site-1.csv", "--run-config", FEDAVG]
     words += ["--node-config", f'clients="1" state-dir="{tmp_path}/state"']
     machine[what] -= 1
     code, found = check(words, capsys)
@@ -458,7 +401,7 @@ def test_a_machine_without_room_is_not_ready(
 def test_fewer_examples_than_the_policy_asks_for_are_a_problem(site, tmp_path, capsys):
     policy = tmp_path / "policy.toml"
     data = f"{site[0]}/data/site-1.csv"
-    words = ["--run-config", f'method="fedavg" {CONFIG}', "--node-config"]
+    words = ["--run-config", FEDAVG, "--node-config"]
     words.append(f'clients="1" data-path="{data}" policy="{policy}"')
     policy.write_text("min-examples = 20")  # as many as there are
     assert check(words, capsys)[0] == 0
@@ -483,7 +426,7 @@ def test_problems_are_named_with_their_cure(site, tmp_path, capsys):
     (tmp_path / "cache").chmod(0o750)
     node = f'clients="0" state-dir="{tmp_path}/state" cache-dir="{tmp_path}/cache"'
     words = [str(doubled), "--node-config", node]
-    words += ["--run-config", f'method="fedavg" {CONFIG}']
+    words += ["--run-config", FEDAVG]
     code, found = check(words, capsys)
     assert code == 1
     for kind in ("state", "cache"):
@@ -499,7 +442,7 @@ def test_molecules_that_are_left_out_are_a_finding(tmp_path, capsys):
     good = "".join(f"{'C' * n}O,{n % 2}\n" for n in range(1, 30))
     own.write_text(f"smiles,amine\nnonsense,0\n{good}" + "C(,1\n" * 9)
     words = [str(own), "--node-config", f'cache-dir="{tmp_path}"']
-    config = f'method="fedavg" {CONFIG}'
+    config = FEDAVG
     _, found = check([*words, "--run-config", config], capsys)
     assert found["rows"]["state"] == OK
     assert found["training"]["state"] == OK
@@ -516,21 +459,6 @@ def test_molecules_that_are_left_out_are_a_finding(tmp_path, capsys):
     assert "training" not in found
 
 
-def test_check_tells_rows_that_are_left_out_once(tmp_path, capsys, caplog):
-    (made, *_) = write_examples(tmp_path / "example")
-    assert (
-        at_site(["schema", f"{made}/north", "--out", f"{made}/west/schema.toml"]) == 0
-    )
-    config = 'method="fedavg" dataset="graphs-csv" num-clients=3 num-server-rounds=2'
-    words = ["check", f"{made}/west", "--run-config", config]
-    at_site([*words, "--node-config", f'clients="2" cache-dir="{tmp_path}/cache"'])
-    told = capsys.readouterr().out + caplog.text
-    assert told.count("nodes.csv, line 22, column 'warmth'") == 1
-    assert "not used: joint of edges.csv" in told
-    assert "98 graphs, 928 edges, 5 features, 2 classes" in told
-    assert "west: dropped from its edges: 44 row(s) that repeat an edge" in told
-
-
 @pytest.mark.parametrize(
     ("node", "match"),
     [
@@ -542,18 +470,10 @@ def test_check_tells_rows_that_are_left_out_once(tmp_path, capsys, caplog):
     ],
 )
 def test_a_node_config_that_would_not_hold_is_a_problem(node, match, capsys):
-    words = ["--node-config", node, "--run-config", f'method="fedavg" {CONFIG}']
+    words = ["--node-config", node, "--run-config", FEDAVG]
     code, found = check(words, capsys)
     assert code == 1
     assert match in found["node-config"]["found"]
-
-
-def test_models_of_each_client_are_not_scored_elsewhere_by_a_site(tmp_path, capsys):
-    config = 'method="local" dataset="planted" num-clients=2 evaluate-on="all"'
-    words = ["--node-config", 'clients="0"', "--run-config", config]
-    code, found = check(words, capsys)
-    assert code == 1
-    assert "evaluate-on must be 'own' at sites" in found["data"]["found"]
 
 
 def test_what_the_site_allows_is_tried_as_it_allows_it(
@@ -597,19 +517,3 @@ def test_states_give_exit_codes():
         "what": "y", "state": PROBLEM, "found": "it is wrong", "cure": "mend it"
     }  # fmt: skip
     assert (table.exit_code, table.fails("z")) == (1, False)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left")])
-def test_a_model_that_could_not_be_kept_whole_leaves_its_place_free(
-    site, tmp_path, monkeypatch, error
-):
-    def stop(*_, **__):
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "copystat", stop)  # of the first file
-        with pytest.raises((KeyboardInterrupt, ConfigError)):
-            keep(own_model(site), tmp_path / "alone")
-    assert not list(tmp_path.iterdir())
-    keep(own_model(site), tmp_path / "alone")
-    assert [p.name for p in tmp_path.iterdir()] == ["alone"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,33 +51,15 @@ def test_a_gain_is_counted_item_by_item():
     assert same.how.startswith("both models classify these items alike")
 
 
-def test_a_smaller_error_is_a_gain():
-    rng = np.random.default_rng(0)
-    labels = rng.normal(size=(60, 1)).astype(np.float32)
-    near, far = labels + 0.1, labels + 0.5
-    gain = compare(
-        predictions(near, labels, "mae"), predictions(far, labels, "mae"), seed=1
-    )
-    assert gain.value == pytest.approx(0.4, abs=1e-6)
-    assert gain.low == pytest.approx(0.4, abs=1e-6)
-    assert gain.verdict == "join"
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"names": ["x"]}, "not measured on the same items"),
-        ({"labels": np.zeros(40, np.int64)}, "items with other labels"),
-        ({"labels": None}, "not measured on the same items"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(change, match):
-    from dataclasses import replace
-
+def test_items_that_are_not_the_same_are_refused():
     labels = np.arange(40) % 2
     one = predictions(np.eye(2)[labels], labels)
-    with pytest.raises(DataError, match=match):
-        compare(one, replace(one, **change), seed=0)
+    for change, match in (
+        ({"names": ["x"]}, "not measured on the same items"),
+        ({"labels": 0 * labels}, "items with other labels"),
+    ):
+        with pytest.raises(DataError, match=match):
+            compare(one, replace(one, **change), seed=0)
 
 
 def test_few_items_and_labels_of_one_class_are_no_ground_for_a_verdict():
@@ -86,9 +69,13 @@ def test_few_items_and_labels_of_one_class_are_no_ground_for_a_verdict():
     one_class = predictions(np.ones((20, 1)), np.ones((20, 1)), "roc-auc")
     with pytest.raises(DataError, match="allow no score"):
         compare(one_class, one_class, seed=0)
+    of_one = (np.arange(20) < 1)[:, None].astype(float)
+    rare = predictions(of_one, of_one, "roc-auc")
+    with pytest.raises(DataError, match="20 test items, of which 1 tell"):
+        compare(rare, rare, seed=0)
 
 
-def verdicts(draw, metric, repeats=200):
+def verdicts(draw, metric, repeats=60):
     """Verdicts on two models that are equally good, over sites drawn anew."""
     rng = np.random.default_rng(0)
     told = []
@@ -114,9 +101,9 @@ def verdicts(draw, metric, repeats=200):
     ids=["3 of 100 positive", "10 numbers", "15 of 150 rare", "12 of two classes"],
 )
 def test_equal_models_are_told_apart_at_few_sites(draw, metric, monkeypatch):
-    monkeypatch.setattr(gain, "NUM_DRAWS", 200)
+    monkeypatch.setattr(gain, "NUM_DRAWS", 100)
     told = verdicts(draw, metric)
-    assert told.count("cannot tell") >= 0.93 * len(told)
+    assert told.count("cannot tell") >= 0.9 * len(told)
 
 
 def test_of_a_rare_class_the_better_ranking_wins_though_accuracies_are_equal():
@@ -153,10 +140,3 @@ def test_an_interval_that_no_resample_widens_is_none(metric, second, words):
     )
     assert (found.low, found.high, found.verdict) == (None, None, "cannot tell")
     assert found.how.startswith(words)
-
-
-def test_a_single_item_of_a_class_is_no_ground_for_a_verdict():
-    labels = (np.arange(20) < 1)[:, None].astype(float)
-    one = predictions(labels, labels, "roc-auc")
-    with pytest.raises(DataError, match="20 test items, of which 1 tell"):
-        compare(one, one, seed=0)
