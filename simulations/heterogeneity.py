@@ -1,14 +1,12 @@
 """How much graphs differ, within and between data sets, clients and clusters.
 
-It is the analysis of Xie et al. 2021 (arXiv:2106.13423), tables 1 and 2 and figure 3;
-docs/benchmark.md explains the numbers.
+It is the analysis of Xie et al. 2021 (arXiv:2106.13423), table 2 and figure 3.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -20,7 +18,7 @@ import typer
 from datasets import load_partition
 from fedgraph_flwr.core.data import GraphSet, IntArray
 from fedgraph_flwr.core.errors import ConfigError, DataError
-from fedgraph_flwr.core.files import write_csv
+from fedgraph_flwr.core.files import write_text
 from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.resolve import defaults, resolve
@@ -28,9 +26,7 @@ from fedgraph_flwr.results.reader import blaming, read_config, read_partitions
 from fedgraph_flwr.view.style import GREY, PALETTE, bare, save
 
 from .graph_measures import (
-    Comparison,
     FloatArray,
-    compare,
     divergences,
     feature_distributions,
     walk_distributions,
@@ -43,16 +39,6 @@ _MAX_PRINTED = 15  # pairs of groups; the CSV file has all
 WALK_LENGTH = 5  # steps; 52 anonymous walks
 EXACT_UP_TO, WALKS = 200_000, 20_000  # graphs with more walks get so many drawn ones
 BINS = 20  # of cosines over [-1, 1]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Effort:
-    """How many graphs, random copies and shuffles are drawn, by which seed."""
-
-    graphs: int = 100
-    copies: int = 5
-    shuffles: int = 999
-    seed: int = 0
 
 
 class Group(NamedTuple):
@@ -85,7 +71,6 @@ class Analysis(NamedTuple):
 
     groups: Sequence[Group]
     exact: Sequence[int]
-    beside_random: Sequence[tuple[str, Comparison]]
     clusters: Sequence[Sequence[int]]
     measures: Mapping[str, Measure]
     pairs: pd.DataFrame
@@ -93,9 +78,14 @@ class Analysis(NamedTuple):
 
 
 def load_groups(
-    names: Sequence[str], given: Mapping[str, Value], run: Path | None, effort: Effort
+    names: Sequence[str],
+    given: Mapping[str, Value],
+    run: Path | None,
+    *,
+    most: int,
+    seed: int,
 ) -> list[Group]:
-    """Load data sets, or the clients of a run config or run; draw graphs of each.
+    """Load data sets, or the clients of a run config or run; draw ``most`` of each.
 
     Raises
     ------
@@ -129,10 +119,10 @@ def load_groups(
                     f"{name} has a graph without nodes, in which no walk can start;"
                     " remove that graph"
                 )
-            rng = numpy_rng(effort.seed, "heterogeneity", name, "graphs")
+            rng = numpy_rng(seed, "heterogeneity", name, "graphs")
             ids = np.arange(len(graphs))
-            if len(graphs) > effort.graphs:
-                ids = np.sort(rng.choice(len(graphs), effort.graphs, replace=False))
+            if len(graphs) > most:
+                ids = np.sort(rng.choice(len(graphs), most, replace=False))
             found.append(Group(name, graphs.take(ids), len(graphs)))
     return found
 
@@ -151,16 +141,13 @@ def find_clusters(folder: Path | None, num_groups: int) -> list[list[int]]:
         rounds = read_partitions(folder)
         newest = rounds[max(rounds)] if rounds else []
         last = [sorted(map(int, members)) for members in newest if members]
+        named = [client for members in last for client in members]
+        if len({*named} & {*range(num_groups)}) < len(named):
+            raise ValueError(f"clusters.json names clients {sorted(named)}")
     if not last:
         raise DataError(
             f"{folder} has no clusters.json with a round in it; give a run of a method"
             " that clusters clients, or its settings"
-        )
-    named = [client for members in last for client in members]
-    if sorted(set(named)) != sorted(named) or not set(named) <= set(range(num_groups)):
-        raise DataError(
-            f"clusters.json of {folder} names clients {sorted(named)}, allowed are"
-            f" 0 to {num_groups - 1}, each once; give a folder that nobody edited"
         )
     return last
 
@@ -247,9 +234,11 @@ def contrast(
 def analyse(
     groups: Sequence[Group],
     clusters: Sequence[Sequence[int]],
-    effort: Effort,
+    *,
+    shuffles: int,
+    seed: int,
 ) -> Analysis:
-    """Compare graphs within and between groups, and with random graphs.
+    """Compare graphs within and between groups.
 
     ``clusters`` has numbers of groups, each at most once; it is empty if nothing is
     clustered.
@@ -268,7 +257,7 @@ def analyse(
         )
 
     def rng(*purpose: str) -> np.random.Generator:
-        return numpy_rng(effort.seed, "heterogeneity", *purpose)
+        return numpy_rng(seed, "heterogeneity", *purpose)
 
     found = [
         walk_distributions(
@@ -304,16 +293,11 @@ def analyse(
         pairs[name] = pair_table(whole, group_of)
         of_clusters[name] = pair_table(part, alike) if clusters else pd.DataFrame()
         measures[name] = Measure(
-            *contrast(part, alike, units, shuffles=effort.shuffles, rng=shuffled)
+            *contrast(part, alike, units, shuffles=shuffles, rng=shuffled)
         )
     return Analysis(
         groups=groups,
         exact=[int(is_exact.sum()) for _, is_exact in found],
-        beside_random=[
-            (g.name, c)
-            for g in (groups if effort.copies else ())
-            for c in compare(g.graphs, copies=effort.copies, rng=rng(g.name, "random"))
-        ],
         clusters=[sorted(cluster) for cluster in clusters],
         measures=measures,
         pairs=pd.concat(pairs, axis=1),
@@ -355,17 +339,6 @@ def parts(found: Analysis) -> Iterable[pd.DataFrame | str]:
         if math.isfinite(m.p):
             line += f"; p = {m.p:.3f} against {what} of {moved} drawn at random"
         yield line + "."
-    if found.beside_random:
-        beside = [
-            [name, c.name, _number(c.real), _number(c.random), _p(c.p), c.num_graphs]
-            for name, c in found.beside_random
-        ]
-        heads = ["group", "property", "real", "random", "p", "n"]
-        yield pd.DataFrame(beside, columns=heads)
-        yield (
-            "Each graph is compared with random graphs of as many nodes and edges."
-            " p: paired t-test, two-sided, over n graphs."
-        )
 
 
 def _spreads(pairs: pd.DataFrame, at: tuple[int, int]) -> list[str]:
@@ -375,29 +348,26 @@ def _spreads(pairs: pd.DataFrame, at: tuple[int, int]) -> list[str]:
 
 
 def write(found: Analysis, folder: Path) -> list[Path]:
-    """Write ``pairs.csv``, ``clusters.csv``, ``random.csv`` and the figure.
+    """Write ``pairs.csv``, with clusters ``clusters.csv``, and the figure.
 
     Raises
     ------
     StorageError
         A file cannot be written.
     """
-    names, of_clusters = [g.name for g in found.groups], found.pairs_of_clusters
-    pairs = {(names[a], names[b]): row for (a, b), row in found.pairs.iterrows()}
-    members = enumerate(found.clusters)
-    clusters = {(k, " ".join(map(str, of))): of_clusters.loc[k, k] for k, of in members}
-    columns = ["_".join(column) for column in found.pairs]
-    beside = {(name, c.name): c[1:] for name, c in found.beside_random}
-    files = {
-        "pairs.csv": (["group", "other_group", *columns], pairs),
-        "clusters.csv": (["cluster", "clients", *columns], clusters),
-        "random.csv": (["group", "property", "real", "random", "p", "graphs"], beside),
+    members = (" ".join(map(str, of)) for of in found.clusters)
+    tables = {
+        "pairs.csv": (found.pairs, (g.name for g in found.groups), "group"),
+        "clusters.csv": (found.pairs_of_clusters, members, "clients"),
     }
-    for file, (head, rows) in files.items():
-        cells = [[*who, *map(_full, values)] for who, values in rows.items()]
-        if cells:
-            write_csv(folder / file, [head, *cells])
-    written = [folder / file for file, (_, rows) in files.items() if rows]
+    written = []
+    for file, (table, names, head) in tables.items():
+        if table.size:
+            named = table.rename(index=dict(enumerate(names)))
+            named = named.rename_axis([head, f"other_{head}"])
+            named.columns = ["_".join(column) for column in table]
+            write_text(folder / file, named.to_csv(float_format="%.6g"))
+            written.append(folder / file)
     return [*written, draw(found, folder)]
 
 
@@ -439,14 +409,6 @@ def draw(found: Analysis, folder: Path) -> Path:
     return save(figure, folder / "heterogeneity.png")
 
 
-def _full(value: float) -> str:
-    return f"{value:.6g}" if math.isfinite(value) else ""
-
-
-def _p(value: float) -> str:
-    return "<0.0001" if value < 1e-4 else _number(value)
-
-
 def _number(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}" if math.isfinite(value) else "-"
 
@@ -467,29 +429,22 @@ def heterogeneity(
     out: Annotated[
         Path | None, typer.Option(help="Write tables and the figure into this folder.")
     ] = None,
-    graphs: Annotated[
-        int, typer.Option(min=1, help="Graphs drawn per group.")
-    ] = Effort.graphs,
-    copies: Annotated[
-        int, typer.Option(min=0, max=1000, help="Random graphs beside each graph.")
-    ] = Effort.copies,
+    graphs: Annotated[int, typer.Option(min=1, help="Graphs drawn per group.")] = 100,
     shuffles: Annotated[
         int, typer.Option(min=1, max=100_000, help="For significance.")
-    ] = Effort.shuffles,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Of everything drawn here.")
-    ] = Effort.seed,
+    ] = 999,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything drawn here.")] = 0,
 ) -> int:
     """Say how much graphs differ within and between data sets, clients and clusters.
 
     Data of all clients are read on this machine.
     """
-    effort = Effort(graphs=graphs, copies=copies, shuffles=shuffles, seed=seed)
     names = list(dict.fromkeys(word for word in given or () if "=" not in word))
     keys = read_settings(word for word in given or () if "=" in word)
     console, _ = consoles()
-    groups = load_groups(names, keys, run, effort)
-    found = analyse(groups, find_clusters(run, len(groups)), effort)
+    groups = load_groups(names, keys, run, most=graphs, seed=seed)
+    clusters = find_clusters(run, len(groups))
+    found = analyse(groups, clusters, shuffles=shuffles, seed=seed)
     report = Report(title="Heterogeneity of graphs", parts=[*parts(found)])
     print_terminal(report, console)
     for path in write(found, out) if out else ():

@@ -43,7 +43,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from fedgraph_flwr.core.process import end_with_parent
 from fedgraph_flwr.core.rules import Value, read_toml
 
-from .leak_game import Floats, Setting, Sight, known_game, play_known, ratios
+from .leak_game import Floats, Setting, Sight, known_game, play_known
 from .markup import consoles, pipe_table
 from .run import KeyValues, numbers, read_settings
 
@@ -51,8 +51,6 @@ Scored = tuple[Floats, NDArray[np.bool_]]  # scores, and whether the edge was th
 LEVEL = 0.05  # of all lower bounds of a table together
 FOLDS = 5
 PENALTIES = 10.0 ** np.arange(-6, 3)
-WEAKENINGS = (2, 4, 10, 20)  # noise of a half, a quarter ... is looked for
-SIMULATED = 20  # attacks of each
 CHUNK = 25  # trials; they travel between processes with their updates
 CLIP = 4.0  # standard deviations: Adam's first step has coordinates of hardly any
 ATTACKS = ("view", "upload", "metrics")
@@ -76,8 +74,6 @@ class Row(NamedTuple):
     view_epsilon: float  # 0 without noise
     claimed: float  # what the client's ledger says; infinite without noise
     bound: float  # largest advantage against any mechanism of that epsilon
-    possible: float  # and against Laplace noise on as many views as were drawn
-    seen: int  # see seen_weakening
     verdicts: Mapping[str, Verdict]
 
     @property
@@ -197,68 +193,11 @@ def bound(epsilon: float) -> float:
     return float(np.tanh(epsilon / 2))
 
 
-def best_possible(epsilons: Sequence[float], *, is_rounded: bool) -> float:
-    """Largest advantage against Laplace views of one pair, by 10^6 draws.
-
-    One view with noise of scale 1 / epsilon: 1 - exp(-epsilon / 2), rounded or not.
-    """
-    rng = np.random.default_rng(0)
-    total = _view_scores(rng, np.ones(1_000_000), epsilons, is_rounded=is_rounded)
-    return float((total > 0).mean() - (total < 0).mean())
-
-
-def seen_weakening(
-    epsilons: Sequence[float], claimed: float, size: Size, *, is_rounded: bool
-) -> int:
-    """Say how much too little noise must be for an attack of this size to see it.
-
-    Attacks on a client are simulated that draws its views of the pair with noise of
-    scale 1 / (k epsilon) and claims the same, seen by the best attack there is. Returns
-    the smallest k of ``WEAKENINGS`` that shows more than is claimed in 4 of 5 attacks;
-    0 where none does.
-    """
-    if claimed >= most_showable(size.victims, size.level):
-        return 0
-    trials = [np.arange(2 * n) % 2 == 1 for n in size[:2]]
-    for k in WEAKENINGS:
-        rng = np.random.default_rng(0)
-        missed = 0
-        for _ in range(SIMULATED):
-            own, victims = (
-                (_view_scores(rng, t, epsilons, is_rounded=is_rounded, weakening=k), t)
-                for t in trials
-            )
-            missed += judge(own, victims, level=size.level).epsilon <= claimed
-            if missed > SIMULATED / 5:
-                break
-        else:
-            return k
-    return 0
-
-
-def _view_scores(
-    rng: np.random.Generator,
-    has_edge: NDArray[Any],
-    epsilons: Sequence[float],
-    *,
-    is_rounded: bool,
-    weakening: float = 1.0,
-) -> Floats:
-    """Scores of the best attack on views with so many times less noise."""
-    total = np.zeros(len(has_edge))
-    for epsilon in epsilons:
-        noise = rng.laplace(0, 1 / (weakening * epsilon), len(total))
-        total += ratios(np.add(has_edge, noise), epsilon, is_rounded=is_rounded)
-    return total
-
-
 def attack(
     play: Callable[[Sequence[tuple[int, str]]], list[Sight]],
     size: Size,
     name: str,
     view_epsilon: float,
-    *,
-    is_rounded: bool,
 ) -> Row:
     """Play the attacker's own trials and the client's, and judge every attack.
 
@@ -269,8 +208,6 @@ def attack(
     size : Size
     name, view_epsilon
         See :class:`Row`.
-    is_rounded : bool
-        Whether the client sees noisy pairs as an edge or none.
     """
     split = 2 * size.own
     trials = [
@@ -280,9 +217,9 @@ def attack(
     seen = play(trials)
     has_edge = np.array([world == 1 for world, _ in trials])
     view = np.array([s.view for s in seen])
-    epsilons, claimed = seen[0].views, max(s.epsilon for s in seen)
-    target = view[:split] if epsilons else 2.0 * has_edge[:split] - 1
-    scores = {"view": view} if epsilons else {}
+    claimed = max(s.epsilon for s in seen)
+    target = view[:split] if seen[0].views else 2.0 * has_edge[:split] - 1
+    scores = {"view": view} if seen[0].views else {}
     for what in ("update", "metrics"):
         x = np.stack([getattr(s, what) for s in seen])
         both = np.concatenate(read(x[:split], target, x[split:]))
@@ -297,8 +234,6 @@ def attack(
         view_epsilon=view_epsilon,
         claimed=claimed,
         bound=bound(claimed),
-        possible=best_possible(epsilons, is_rounded=is_rounded) if epsilons else 1.0,
-        seen=seen_weakening(epsilons, claimed, size, is_rounded=is_rounded),
         verdicts={what: verdict(s) for what, s in scores.items()},
     )
 
@@ -332,30 +267,26 @@ def attack_all(
         for name, epsilon, own in plan:
             given = tuple({**base, **own}.items())
             setting = Setting(given, graphs, client)
-            privacy = known_game(setting).resolved.privacy  # refused before any trial
+            known_game(setting)  # refused before any trial
 
             def play(trials: Any, setting: Setting = setting) -> list[Sight]:
                 one = partial(play_known, setting)
                 return list(pool.map(one, trials, chunksize=CHUNK))
 
-            rounded = privacy.edge_post == "round"
-            rows.append(attack(play, size, name, epsilon, is_rounded=rounded))
+            rows.append(attack(play, size, name, epsilon))
     return rows, size.level
 
 
 def table(rows: Sequence[Row]) -> list[str]:
     """Lines of a GitHub table."""
-    headings = ["run", "epsilon of a view", "in the ledger", "bound", "best possible"]
-    headings += ["less noise that would be seen"]
+    headings = ["run", "epsilon of a view", "in the ledger", "bound"]
     headings += [f"{a}{w}" for a in ATTACKS for w in ("", ": epsilon >=")]
     return pipe_table(pd.DataFrame(map(_cells, rows), columns=headings))
 
 
 def _cells(row: Row) -> list[str]:
-    seen = f"1/{row.seen} of it" if row.seen else "none"
     cells = [row.name, f"{row.view_epsilon:g}" if row.view_epsilon else "none"]
-    cells += [f"{row.claimed:g}", f"{row.bound:.4f}", f"{row.possible:.4f}"]
-    cells.append(seen if row.view_epsilon else "")
+    cells += [f"{row.claimed:g}", f"{row.bound:.4f}"]
     for what in ATTACKS:
         if v := row.verdicts.get(what):
             mark = " **!**" if v.epsilon > row.claimed else ""
@@ -373,8 +304,7 @@ def _notes(own_trials: int, victims: int, level: float) -> str:
         ' from. In brackets 95 % intervals; each "epsilon >=" is wrong with'
         f" probability {level:.4f} at most, all together with {LEVEL:g}. More than"
         f" {most:.2f} cannot be shown with so many trials: a row whose ledger says as"
-        " much cannot be flagged, whatever its noise. Less noise that would be seen: in"
-        " 4 of 5 simulated attacks of this size, by the view."
+        " much cannot be flagged, whatever its noise."
     )
 
 

@@ -26,7 +26,7 @@ from simulations.inline import run_inline
 
 SUMMARY, CONFIG, ROUNDS = "summary.json", "config.json", "rounds.csv"
 MATRICES = "rounds/round-000001.safetensors"
-FEW = ("--graphs", "4", "--copies", "0", "--shuffles", "5")
+FEW = ("--graphs", "4", "--shuffles", "5")
 
 
 # What each command reads, and the command.

@@ -1,4 +1,4 @@
-"""How graphs differ: walks and cosines, random graphs, groups, the command."""
+"""How graphs differ: walks and cosines, groups, the command."""
 
 from __future__ import annotations
 
@@ -12,23 +12,19 @@ import pytest
 import toys
 from oracles import anonymous_walks as oracle
 
-from simulations import graph_measures, heterogeneity
+from simulations import heterogeneity
 from simulations.cli import main as fedgraph
 from simulations.graph_measures import (
-    adjacency,
     anonymous_walks,
-    compare,
     divergences,
     feature_distributions,
-    properties,
-    random_adjacency,
     walk_distributions,
 )
 from simulations.heterogeneity import contrast, pair_table
 
 GRAPHS = toys.random_graphs(12, seed=5)
 TRIANGLE = np.array([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
-QUICK = ("--graphs", "6", "--copies", "1", "--shuffles", "9")
+QUICK = ("--graphs", "6", "--shuffles", "9")
 
 
 def rng():
@@ -123,56 +119,6 @@ def test_cosines_along_edges_by_hand():
     np.testing.assert_allclose(shares, [[2 / 6, 0, 4 / 6, 0]])
 
 
-def test_properties_by_hand():
-    # A triangle with a tail 2 - 3 and a node 4 alone; a loop and a repeat are dropped.
-    pairs = np.array([[0, 1, 2, 2, 3, 2], [1, 2, 0, 3, 3, 3]])
-    matrix = adjacency(5, pairs)
-    degree = np.array([2, 2, 3, 1, 0])
-    moment = ((degree - degree.mean()) ** 4).mean() / degree.var() ** 2
-    found = properties(matrix, rng())
-    path = (4 * 1 + 2 * 2) / 6
-    np.testing.assert_allclose(found, [moment, path, 80, (1 + 1 + 1 / 3) / 5])
-    found = properties(adjacency(2, np.zeros((2, 0), int)), rng())
-    np.testing.assert_array_equal(found, [np.nan, np.nan, 50, 0])
-
-
-def test_paths_of_a_large_graph_start_at_drawn_nodes(monkeypatch):
-    ring = np.stack([np.arange(9), (np.arange(9) + 1) % 9])
-    whole = properties(adjacency(9, ring), rng())
-    monkeypatch.setattr(graph_measures, "MAX_SOURCES", 2)
-    np.testing.assert_allclose(properties(adjacency(9, ring), rng()), whole)
-
-
-def test_random_graphs_draw_every_pair_alike():
-    total = np.zeros((4, 4))
-    stream = rng()
-    for _ in range(600):
-        matrix = random_adjacency(4, 3, stream)
-        assert matrix.nnz == 6
-        total += matrix.toarray()
-    np.testing.assert_array_equal(total, total.T)
-    assert np.abs(total[np.triu_indices(4, 1)] / 600 - 0.5).max() < 0.09
-    assert not total.diagonal().any()
-    assert random_adjacency(1, 0, stream).nnz == 0
-    assert random_adjacency(3, 3, stream).nnz == 6
-
-
-def test_triangles_in_a_row_are_clustered_beyond_chance():
-    ring = np.arange(12)
-    near = [np.stack([ring, (ring + k) % 12]) for k in (1, 2)]
-    pairs = np.concatenate([*near, *(p[::-1] for p in near)], axis=1)
-    graph = one_graph(12, pairs)
-    six = graph.take(np.zeros(6, np.int64))
-    by_name = {c.name: c for c in compare(six, copies=3, rng=rng())}
-    clustering = by_name["clustering"]
-    assert clustering.real == pytest.approx(0.5)
-    assert clustering.random < 0.4
-    assert clustering.p < 0.01
-    assert by_name["kurtosis"].num_graphs == 0  # all degrees are equal
-    assert math.isnan(by_name["kurtosis"].p)
-    assert by_name["path"].num_graphs == 6
-
-
 APART = np.array(
     [
         [9, 1, 4, 6],
@@ -211,10 +157,9 @@ def test_groups_that_are_alike_are_no_chance_and_mixed_ones_are():
 
 
 def test_structure_is_a_distance_and_clients_move_as_one(monkeypatch):
-    effort = heterogeneity.Effort(graphs=6, copies=0, shuffles=9)
     monkeypatch.setattr(heterogeneity, "load_partition", toys.federation)
     given = {"dataset": "PROTEINS", "num-clients": 4}
-    groups = heterogeneity.load_groups([], given, None, effort)
+    groups = heterogeneity.load_groups([], given, None, most=6, seed=0)
     seen = []
 
     def spy(apart, alike, units, **rest):
@@ -222,7 +167,7 @@ def test_structure_is_a_distance_and_clients_move_as_one(monkeypatch):
         return contrast(apart, alike, units, **rest)
 
     monkeypatch.setattr(heterogeneity, "contrast", spy)
-    heterogeneity.analyse(groups, [[0, 1], [2, 3]], effort)
+    heterogeneity.analyse(groups, [[0, 1], [2, 3]], shuffles=9, seed=0)
     (structure, units), _ = seen
     shares = np.concatenate(
         [walks(group.graphs, heterogeneity.WALK_LENGTH)[0] for group in groups]
@@ -250,12 +195,10 @@ def test_clients_of_a_federation_are_compared(tmp_path, capsys, monkeypatch):
     assert [r["structure_pairs"] for r in found] == [
         "15", "36", "36", "15", "36", "15"
     ]  # fmt: skip
-    assert len(toys.csv_rows(tmp_path / "a" / "random.csv")) == 12
     assert (tmp_path / "a" / "heterogeneity.png").stat().st_size > 10_000
     assert fedgraph(["heterogeneity", *command, "--out", str(tmp_path / "b")]) == 0
-    for name in ("pairs.csv", "random.csv"):
-        first, second = ((tmp_path / x / name).read_bytes() for x in "ab")
-        assert first == second
+    first, second = ((tmp_path / x / "pairs.csv").read_bytes() for x in "ab")
+    assert first == second
     other = [*command, "--seed", "1", "--out", str(tmp_path / "c")]
     assert fedgraph(["heterogeneity", *other]) == 0
     assert toys.csv_rows(tmp_path / "c" / "pairs.csv") != found
@@ -283,8 +226,13 @@ def test_clusters_of_a_run_are_compared(run, tmp_path, capsys, monkeypatch):
     assert fedgraph(["heterogeneity", *command]) == 0
     assert "within cluster" in capsys.readouterr().out
     found = toys.csv_rows(tmp_path / "o" / "clusters.csv")
-    assert [row["clients"] for row in found] == ["0 2", "1"]
-    assert [row["structure_pairs"] for row in found] == ["66", "15"]
+    assert [
+        (r["clients"], r["other_clients"], r["structure_pairs"]) for r in found
+    ] == [
+        ["0 2", "0 2", "66"],
+        ["0 2", "1", "72"],
+        ["1", "1", "15"],
+    ]
     clusters["rounds"]["3"] = [[0, 1], [1, 7]]
     (folder / "clusters.json").write_text(json.dumps(clusters))
     assert fedgraph(["heterogeneity", *command]) == 2
@@ -315,14 +263,3 @@ def test_what_cannot_be_compared_is_refused(arguments, message, capsys, monkeypa
     arguments = [a if a != "5000" else "10" for a in arguments]
     assert fedgraph(["heterogeneity", *arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
-
-
-def test_real_molecules_differ_from_random_graphs(data_dir, tmp_path):
-    command = ["MUTAG", "PTC_MR", f"data-dir={data_dir}", "--graphs", "20"]
-    assert fedgraph(["heterogeneity", *command, "--out", str(tmp_path)]) == 0
-    found = {
-        (r["group"], r["property"]): r for r in toys.csv_rows(tmp_path / "random.csv")
-    }
-    assert float(found["MUTAG", "component"]["real"]) == 100
-    assert float(found["MUTAG", "path"]["p"]) < 1e-4
-    assert float(found["MUTAG", "clustering"]["real"]) == 0
