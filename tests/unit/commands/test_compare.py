@@ -277,10 +277,11 @@ def test_runs_on_other_data_share_no_table_and_replace_nothing(results, capsys):
     found = find_runs([results])
     assert {first.resolve(), second.resolve()} <= {run.path for run in found.runs}
     assert found.left_out == []
-    with pytest.raises(FedGraphError, match=r"(?s)different data .*data [0-9a-f]{12}"):
+    words = r"(?s)have different data .*data not known: .*data [0-9a-f]{12}: "
+    with pytest.raises(FedGraphError, match=words):
         group_runs(found.runs)
     assert fedgraph(["study", "fgcl", str(results)]) == 2
-    assert "on different data" in capsys.readouterr().err
+    assert "have different data" in capsys.readouterr().err
     # A run that does not tell, e.g. a private one, goes with those that do.
     (together,) = group_runs(r for r in found.runs if r.path != second.resolve())
     assert len(together.runs) == 7
