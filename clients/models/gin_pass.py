@@ -2,7 +2,7 @@
 
 A client's graphs are so few that what autograd does around each operator takes as long
 as the operator: without this a round of PROTEINS takes 7 to 9 % more
-(docs/performance.md). Operators are those that autograd calls for the layers one by
+(docs/running.md). Operators are those that autograd calls for the layers one by
 one, in the same order, so that numbers are the same to the bit. Hooks on layers are not
 called.
 """

@@ -1,4 +1,4 @@
-"""docs/walkthrough.md, part 1, by itself: from three sites' CSV files to predictions.
+"""The three sites of docs/running.md, from CSV files to predictions.
 
 The SuperLink, both proxies and the SuperNodes are started from the files of
 ``examples/deployment``. Operators type what the page has them type.
