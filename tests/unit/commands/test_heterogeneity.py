@@ -226,12 +226,11 @@ def test_clusters_of_a_run_are_compared(run, tmp_path, capsys, monkeypatch):
     assert fedgraph(["heterogeneity", *command]) == 0
     assert "within cluster" in capsys.readouterr().out
     found = toys.csv_rows(tmp_path / "o" / "clusters.csv")
-    assert [
-        (r["clients"], r["other_clients"], r["structure_pairs"]) for r in found
-    ] == [
-        ["0 2", "0 2", "66"],
-        ["0 2", "1", "72"],
-        ["1", "1", "15"],
+    columns = ("clients", "other_clients", "structure_pairs")
+    assert [tuple(row[c] for c in columns) for row in found] == [
+        ("0 2", "0 2", "66"),
+        ("0 2", "1", "72"),
+        ("1", "1", "15"),
     ]
     clusters["rounds"]["3"] = [[0, 1], [1, 7]]
     (folder / "clusters.json").write_text(json.dumps(clusters))
