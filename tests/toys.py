@@ -356,19 +356,6 @@ def sent_models(monkeypatch) -> dict[int, dict[str, np.ndarray]]:
     return sent
 
 
-def assert_every_tensor_trains(model: torch.nn.Module, loss: Callable) -> None:
-    """Take one step against ``loss()``; no gradient is 0, and every tensor moves."""
-    before = {n: t.clone() for n, t in model.state_dict().items()}
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    loss().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.abs().max() > 0, name
-    optimizer.step()
-    for name, tensor in model.state_dict().items():
-        assert not torch.equal(tensor, before[name]), name
-
-
 def lose_reply(monkeypatch, *, server_round: int, client: int) -> None:
     """Let the reply of a client's node get lost after the node has computed it."""
     deliver = InlineGrid.deliver

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import toys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import softmax
@@ -13,7 +12,6 @@ from sklearn import metrics
 from clients.tasks.scores import (
     auc,
     by_row,
-    class_scores,
     f1_and_auc,
     of_classes,
     precision,
@@ -42,34 +40,6 @@ def test_scores_are_scikit_learns(num_classes, seed):
     assert scored(logits, y) == pytest.approx({"macro-f1": f1, "roc-auc": area})
 
 
-@given(st.integers(0, 2**32 - 1))
-@settings(max_examples=20, deadline=None)
-def test_classes_without_a_row_are_left_out_of_roc_auc(seed):
-    rng = np.random.default_rng(seed)
-    logits, y = rng.normal(size=(20, 5)), rng.permutation(np.arange(20) % 3)
-    shares = softmax(logits, axis=1)
-    areas = [metrics.roc_auc_score(y == k, shares[:, k]) for k in range(3)]
-    f1 = metrics.f1_score(y, logits.argmax(1), average="macro")
-    expected = {"macro-f1": f1, "roc-auc": np.mean(areas)}
-    assert scored(logits, y) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("num_classes", [2, 3])
-def test_scores_are_plain_numbers_and_means_are_numpys(num_classes):
-    partition, rng = toys.make_partition(num_graphs=40), np.random.default_rng(0)
-    y = partition.graphs.y[partition.held_out]
-    logits = rng.normal(size=(len(y), num_classes)).astype(np.float32)
-    losses = rng.random(len(y)).astype(np.float32)
-    found = class_scores(partition, "here", logits, losses).metrics
-    assert {type(value) for value in found.values()} == {int, float}
-    num_val = len(partition.val)
-    for split, rows in (("val", slice(num_val)), ("test", slice(num_val, None))):
-        hits = (logits[rows].argmax(1) == y[rows]).mean()
-        assert found[f"eval/{split}/here/accuracy"] == hits
-        mean = losses[rows].astype(np.float64).mean()
-        assert found[f"eval/{split}/here/loss"] == mean
-
-
 def test_one_class_alone_has_no_roc_auc_and_wrong_predictions_count():
     logits = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     # Class 0: F1 = 2 * 2 / (2 + 3); class 1 is predicted and has no row: 0
@@ -82,10 +52,6 @@ def test_confident_predictions_are_ranked_and_not_tied():
     logits = np.array([[60.0, 0.0], [50.0, 0.0], [55.0, 0.0]])
     assert softmax(logits, axis=1)[:, 0].tolist() == [1.0, 1.0, 1.0]
     assert scored(logits, [0, 1, 0])["roc-auc"] == 1.0
-
-
-def test_what_is_not_finite_has_no_roc_auc():
-    assert set(scored(np.array([[np.nan, 0.0], [0.0, 1.0]]), [0, 1])) == {"macro-f1"}
 
 
 @pytest.mark.parametrize("num_classes", [2, 5])
@@ -114,27 +80,9 @@ def test_of_labels_of_one_class_nothing_can_be_ranked():
     assert np.isnan(of_classes(precision, endless, np.array([0, 1]), 1))
 
 
-def test_a_constant_prediction_is_named_beside_what_it_reaches():
-    partition = toys.make_partition(num_graphs=40)
-    held_out, y = partition.held_out, partition.graphs.y
-    commonest = np.bincount(y[partition.train]).argmax()
-    logits = np.tile([0.0, 1.0], (len(held_out), 1))
-    found = class_scores(partition, "p", logits, np.zeros(len(held_out))).metrics
-    share = (y[partition.test] == commonest).mean()
-    assert found["eval/test/p/accuracy-of-commonest"] == share
-    assert found["eval/test/p/one-class"] == 1.0
-    logits[-1] = [1.0, 0.0]
-    found = class_scores(partition, "p", logits, np.zeros(len(held_out))).metrics
-    assert "eval/test/p/one-class" not in found
-
-
-def test_a_data_set_of_one_class_has_no_roc_auc():
-    assert scored(np.zeros((2, 1)), [0, 0]) == {"macro-f1": 1.0}
-
-
 @pytest.mark.parametrize("ties", [False, True])
 def test_rows_are_scored_as_scikit_learn_scores_each(ties):
-    for seed in range(20):
+    for seed in range(6):
         rng = np.random.default_rng(seed)
         size, rows = int(rng.integers(1, 400)), int(rng.integers(2, 8))
         odds = rng.normal(size=(rows, size))

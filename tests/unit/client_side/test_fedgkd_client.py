@@ -10,11 +10,14 @@ import torch
 import toys
 from oracles import fedgkd as oracle
 from oracles import fedpub as pub_oracle
-from toys_fedgkd import fitted, make
+from scipy.special import expit
+from scipy.stats import kstest
+from toys_fedgkd import make
 
+from clients import fedgkd_distillation as d
 from clients.fedpub import proxy_graph
+from clients.models.node_gnn import NodeGNN
 from clients.tasks.node_classifier import NodeClassifierClient
-from fedgraph_flwr.core.errors import DataError
 
 # The client's loss -----------------------------------------------------------------
 
@@ -26,31 +29,23 @@ def test_the_pull_is_lambda_times_the_squared_distance(tmp_path):
     noise = torch.Generator().manual_seed(0)
     names = client.shared_keys
 
-    def pull():
+    def slope_of(loss):
         client.model.zero_grad()
-        whole = client.loss(client.graph, noise)
-        whole.backward()
-        gradient = torch.cat(
-            [p.grad.flatten().clone() for p in client.model.parameters()]
-        )
-        return whole.item(), gradient
+        loss.backward()
+        slopes = [p.grad.flatten().clone() for p in client.model.parameters()]
+        return loss.item(), torch.cat(slopes)
 
-    def without():
-        client.model.zero_grad()
+    def both():
         plain = NodeClassifierClient.loss(client, client.graph, noise)
-        plain.backward()
-        gradient = torch.cat(
-            [p.grad.flatten().clone() for p in client.model.parameters()]
-        )
-        return plain.item(), gradient
+        return slope_of(client.loss(client.graph, noise)), slope_of(plain)
 
-    (at_start, slope), (plain, plain_slope) = pull(), without()
+    (at_start, slope), (plain, plain_slope) = both()
     assert at_start == pytest.approx(plain, abs=1e-6)
     torch.testing.assert_close(slope, plain_slope)
     with torch.no_grad():
         for parameter in client.model.parameters():
             parameter.add_(0.1)
-    (moved, slope), (plain, plain_slope) = pull(), without()
+    (moved, slope), (plain, plain_slope) = both()
     w = np.concatenate([client.tensors()[n].detach().numpy().ravel() for n in names])
     reference = np.concatenate(
         [client.round.received[n].numpy().ravel() for n in names]
@@ -103,30 +98,70 @@ def test_fedstar_encodes_its_graph_once(run, monkeypatch):
 # Scales ----------------------------------------------------------------------------
 
 
-def test_a_start_can_have_the_scale_of_the_data(tmp_path):
-    still = {"fedgkd.distil-steps": 0}
-    unit = fitted(make(tmp_path / "a", **still))
-    data = fitted(make(tmp_path / "b", **still, **{"fedgkd.x0-scale": "data"}))
-    std = unit.job.data.partition.graphs.x.astype(np.float64).std()
-    plain, scaled = (c.features()["fedgkd/features-x"] for c in (unit, data))
-    np.testing.assert_allclose(scaled, std * plain, rtol=1e-5)
-
-
-def test_constant_features_have_no_scale(tmp_path):
-    partition = toys.make_node_partition()
-    flat = replace(partition.graphs, x=np.ones_like(partition.graphs.x))
-    client = make(
-        tmp_path,
-        partition=replace(partition, graphs=flat),
-        **{"fedgkd.x0-scale": "data"},
-    )
-    with pytest.raises(DataError, match=r"features of client 0 are all the same"):
-        fitted(client)
-
-
 def test_the_scale_of_one_hot_features(tmp_path):
     partition = toys.make_node_partition()
     columns = (np.arange(partition.graphs.num_nodes) % 6).astype(np.uint8)
     hot = replace(partition.graphs, x=columns)
     client = make(tmp_path, partition=replace(partition, graphs=hot))
     assert client._feature_std() == pytest.approx(np.eye(6)[columns].std())
+
+
+def normal(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+# The sampler and the distillation ----------------------------------------------------
+
+
+def test_samples_are_zero_or_one_with_the_gradient_of_the_sigmoid():
+    scores = normal(400).requires_grad_(True)
+    noise = d.gumbel_noise(1, 1, 41)[0][:400]
+    edges = d.straight_through(scores, noise, 0.7)
+    assert set(edges.tolist()) == {0.0, 1.0}
+    edges.sum().backward()
+    share = torch.sigmoid((scores.detach() + noise) / 0.7)
+    torch.testing.assert_close(scores.grad, share * (1 - share) / 0.7)
+    np.testing.assert_array_equal(edges.detach() == 1, share > 0.5)
+
+
+@pytest.mark.parametrize("temperature", [0.01, 1.0])
+def test_an_edge_is_drawn_with_the_probability_of_equation_5(temperature):
+    scores = torch.tensor([-2.0, 0.0, 1.5])
+    noise = d.gumbel_noise(2, 40_000, 3)
+    edges = d.straight_through(scores.expand(40_000, 3), noise, temperature)
+    np.testing.assert_allclose(edges.mean(0), torch.sigmoid(scores), atol=0.01)
+
+
+def test_the_noise_is_logistic_and_the_relaxation_tends_to_bernoulli():
+    noise = d.gumbel_noise(4, 2000, 3).numpy()
+    assert kstest(noise.ravel(), "logistic").pvalue > 0.01
+    relaxed = expit((0.4 + noise.astype(np.float64)) / 1e-3)
+    # Almost all mass is at 0 and 1, with the weight of the sigmoid.
+    assert np.mean((relaxed > 0.01) & (relaxed < 0.99)) < 0.01
+    assert relaxed.mean() == pytest.approx(expit(0.4), abs=0.02)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 40])
+def test_learned_labels_start_with_nine_tenths_on_their_class(num_classes):
+    y = torch.arange(num_classes)
+    shares = torch.softmax(d.label_logits(y, num_classes), 1)
+    np.testing.assert_allclose(torch.diag(shares), 0.9, atol=1e-6)
+    np.testing.assert_allclose(shares.sum(1), 1, atol=1e-6)
+
+
+def test_the_model_is_left_alone(global_rng_untouched):
+    sizes = {"hidden_dim": 5, "num_layers": 2, "dropout": 0.5}
+    model = NodeGNN(6, 3, **sizes, generator=torch.Generator().manual_seed(0))
+    before = [w.detach().clone() for w in model.parameters()]
+    recipe = d.Recipe(steps=8, learning_rate=0.01, gamma=0.75, temperature=1.0)
+    noise, y = d.gumbel_noise(0, 8, 12), torch.arange(3).repeat_interleave(4)
+    d.distil(model, normal(12, 6), y, noise, recipe)
+    assert all(map(torch.equal, before, model.parameters()))
+    assert all(w.grad is None and w.requires_grad for w in model.parameters())
+
+
+def test_distances_by_hand():
+    ours = [torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([3.0, 0.0])]
+    target = [torch.tensor([[2.0, 0.0], [0.0, -1.0]]), torch.tensor([0.0, 1.0])]
+    # Rows: same way (0), opposite (2); the bias at a right angle (1).
+    assert float(d.gradient_distance(ours, target)) == pytest.approx(3, abs=1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,8 +14,7 @@ from toys_fedgkd import fitted, make
 from clients import fedgkd_distillation as d
 from clients.fedgkd_distillation import match_gradients
 from clients.models.node_gnn import NodeGNN
-from fedgraph_flwr.core.wire import Parcel, with_prefix
-from fedgraph_flwr.methods.fedgkd import NOISE_SEED, X0, Y0, FedGKDParams
+from fedgraph_flwr.methods.fedgkd import NOISE_SEED, X0, Y0
 from strategies.fedgkd import FedGKD
 
 D, C, M = 6, 3, 2
@@ -84,17 +82,6 @@ def test_three_steps_of_distillation_are_those_of_the_oracle(name):
     assert 0 < want.adjacency.sum() < len(Y) * (len(Y) - 1)
     assert np.abs(want.x - recipe.scale * x0).max() > 0.1 * recipe.scale
     assert len(want.losses) == 3
-
-
-@pytest.mark.parametrize("steps", [0, 1, 2])
-def test_only_the_steps_that_are_asked_for_are_made(steps):
-    """More noise than steps, and none at all: the common start and its own graph."""
-    model, (x0, noise) = doubles_model(2), draws(3)
-    recipe = d.Recipe(steps=steps, learning_rate=0.1, **DEFAULT)
-    start = (torch.from_numpy(x0), torch.from_numpy(Y), torch.from_numpy(noise))
-    found = d.distil(model, *start, recipe)
-    want = oracle.distil(weights_of(model), x0, Y, noise[:steps], **told(recipe))
-    assert_equal(found, want, {"rtol": 0, "atol": 2e-6})
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -197,64 +184,7 @@ def test_a_client_matches_gradients_of_its_training_nodes(tmp_path):
     assert np.abs(want.x - down[X0]).max() > 0.05
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "static"])
-def test_clients_of_equal_data_send_equal_features(tmp_path, kind):
-    """Noise and random starts are common: what differs comes from the models."""
-    options = {"fedgkd.distillation": kind, "dropout": 0.0}
-    partition = toys.make_node_partition()
-    one, other = (
-        fitted(make(tmp_path, partition=replace(partition, client_id=c), **options))
-        for c in (0, 2)
-    )
-    expected, found = one.features(), other.features()
-    assert found.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array)
-
-
-def test_fedpub_sends_the_embedding_of_its_trained_model(tmp_path):
-    client = make(tmp_path, method="fedpub", **{"learning-rate": 0.1})
-    of_received = client.embedding()
-    reply = client.participate(toys.parcel(client), {"server-round": 1})
-    trained = {n: t.clone() for n, t in client.tensors().items()}
-    sent = reply.arrays["fedpub/embedding"]
-    other = make(tmp_path / "other", method="fedpub")
-    with torch.no_grad():
-        for name, tensor in other.tensors().items():
-            tensor.copy_(trained[name])
-    of_trained = other.embedding()
-    np.testing.assert_array_equal(sent, of_trained)
-    assert np.abs(sent - of_received).max() > 1e-2
-
-
 # No setting is without effect --------------------------------------------------------
-
-OF_CLIENTS = {
-    "distillation": "static",
-    "distil-steps": 12,
-    "x0-scale": "data",
-    "feature-map": "H",
-    "proximal-lambda": 5.0,
-}
-OF_THE_START = {"nodes-per-class": 4}
-OF_THE_SERVER = {"tau": 0.3, "tau-s": 1.0, "kernel": "square"}
-
-
-def test_every_setting_is_tested_below():
-    tested = {**OF_CLIENTS, **OF_THE_START, **OF_THE_SERVER}
-    assert {f"fedgkd.{n}" for n in tested} == set(FedGKDParams.config_fields())
-
-
-@pytest.fixture(scope="module")
-def usual(tmp_path_factory):
-    return fitted(make(tmp_path_factory.mktemp("usual"))).features()
-
-
-@pytest.mark.parametrize("name", OF_CLIENTS)
-def test_each_setting_of_clients_changes_the_features_sent(tmp_path, usual, name):
-    found = fitted(make(tmp_path, **{f"fedgkd.{name}": OF_CLIENTS[name]})).features()
-    differ = found.keys() != usual.keys()
-    assert differ or any(np.abs(found[n] - usual[n]).max() > 1e-5 for n in usual)
 
 
 def server(**overrides):
@@ -265,34 +195,6 @@ def server(**overrides):
     made.clients = dict.fromkeys(range(3), info)
     made.initialise({})
     return made
-
-
-@pytest.mark.parametrize("name", OF_THE_START)
-def test_each_setting_of_the_start_changes_what_is_sent_down(name):
-    plain, changed = (
-        s.extra_downlink(2) for s in (server(), server(**{name: OF_THE_START[name]}))
-    )
-    assert not np.array_equal(plain[X0], changed[X0])
-
-
-@pytest.mark.parametrize("name", OF_THE_SERVER)
-def test_each_setting_of_the_relator_changes_the_weights(name):
-    rng = np.random.default_rng(0)
-    replies = {
-        c: Parcel(
-            arrays=with_prefix(
-                "fedgkd/features-",
-                {"x": rng.normal(size=(8, 4)), "h": rng.normal(size=(8, 3))},
-            ),
-            metrics={},
-        )
-        for c in range(3)
-    }
-    plain, changed = (
-        s.personalise(1, replies)
-        for s in (server(), server(**{name: OF_THE_SERVER[name]}))
-    )
-    assert np.abs(plain - changed).max() > 1e-3
 
 
 @pytest.mark.parametrize(("share", "is_warned"), [(0.45, False), (0.55, True)])

@@ -9,14 +9,15 @@ import pytest
 import torch
 import toys
 from oracles import fedgkd as oracle
-from toys_fedgkd import ON_NODES, STATIC, fitted, make, start
+from toys_fedgkd import ON_NODES, PLAIN, STATIC, fitted, make, start
 
 from clients.fedgkd import FedGKDClient
-from clients.models.masked_gnn import MaskedGNN
+from fedgraph_flwr.core.errors import ConfigError, WireError
 from fedgraph_flwr.methods.fedgkd import NOISE_SEED, X0, Y0
 from fedgraph_flwr.results.reader import read_matrices
+from fedgraph_flwr.view.drawers import draw_all
 from strategies.fedgkd import common_start
-from strategies.fedgkd_relator import relatedness
+from strategies.personal import AbstractPersonalStrategy
 
 
 def assert_same_models(ours: dict, theirs: dict, **tolerance):
@@ -28,52 +29,14 @@ def assert_same_models(ours: dict, theirs: dict, **tolerance):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "uniform",
-    [
-        {"fedgkd.tau-s": 0.0},
-        {"fedgkd.tau-s": 0.0, "fedgkd.kernel": "square", "fedgkd.feature-map": "H"},
-    ],
-)
-def test_uniform_weights_without_a_pull_are_uniform_fedavg(run, once, uniform):
-    ours = run("fedgkd", **{**uniform, "fedgkd.proximal-lambda": 0.0})
+def test_uniform_weights_without_a_pull_are_uniform_fedavg(run, once):
+    ours = run("fedgkd", **PLAIN)
     plain = once("fedavg", **ON_NODES)
     for key, value in plain.values("loss", "accuracy").items():
         assert ours.values("loss", "accuracy")[key] == pytest.approx(value, abs=1e-5)
     assert sorted(ours.models) == ["client-0", "client-1", "client-2"]
     for model in ours.models.values():
         assert_same_models(model, plain.models["global"], atol=1e-6)
-
-
-@pytest.mark.slow
-def test_fedpub_without_its_parts_is_uniform_fedavg(run, monkeypatch):
-    made = MaskedGNN.__init__
-
-    def frozen(self, *args, **kw):
-        made(self, *args, **kw)
-        self.masks.requires_grad_(False)
-
-    fresh = {"persist-optimizer": False}
-    plain = run("fedavg", **ON_NODES, **fresh)
-    monkeypatch.setattr(MaskedGNN, "__init__", frozen)
-    monkeypatch.setattr("strategies.fedpub.ALPHA", 0.0)
-    ours = run("fedpub", **fresh)
-    for model in ours.models.values():
-        assert_same_models(model, plain.models["global"], atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedgkd", "fedstar"])
-def test_one_client_alone_trains_as_if_nobody_listened(run, method):
-    alone = {"num-clients": 1, "fedgkd.proximal-lambda": 0.0}
-    # Four rounds of two steps, or one of eight: without dropout the same.
-    still = {"dropout": 0.0}
-    ours = run(method, **alone, **still, **{"num-server-rounds": 4})
-    in_one = run(
-        method, **alone, **still, **{"num-server-rounds": 1, "local-epochs": 8}
-    )
-    (model,), (whole,) = ours.models.values(), in_one.models.values()
-    assert_same_models(model, whole, atol=1e-5)
 
 
 def test_one_client_with_a_pull_is_local_proximal_training(run):
@@ -92,22 +55,14 @@ def test_without_distillation_clients_are_alike_and_fedgkd_is_its_control(run):
     """
     n, tau_s, pull = 3, 2.0, 0.05
     own = np.exp(tau_s) / (np.exp(tau_s) + n - 1)
-    ours = run(
-        "fedgkd",
-        **{
-            "fedgkd.feature-map": "X",
-            "fedgkd.distil-steps": 0,
-            "fedgkd.tau-s": tau_s,
-            "fedgkd.proximal-lambda": pull,
-        },
-    )
+    alike = {"fedgkd.feature-map": "X", "fedgkd.distil-steps": 0}
+    drawn = {"fedgkd.tau-s": tau_s, "fedgkd.proximal-lambda": pull}
+    ours = run("fedgkd", **alike, **drawn)
     control = {"self-weight.a": float((n * own - 1) / (n - 1))}
     theirs = run("self-weight", **control, **{"self-weight.proximal-lambda": pull})
     assert len(ours.models) == n
     for client, model in ours.models.items():
         assert_same_models(model, theirs.models[client], atol=1e-6)
-    without = run("self-weight", **control)
-    assert without.sha != theirs.sha
 
 
 # What travels, and what is stored ------------------------------------------------
@@ -143,15 +98,9 @@ def uplinks(monkeypatch):
 def test_the_run_stores_r_s_and_q_of_every_round(run, uplinks):
     finished = run("fedgkd", **{"fedgkd.tau": 0.4})
     for server_round in (1, 2, 3):
-        features = [
-            np.hstack(
-                [
-                    uplinks[server_round, c][f"fedgkd/features-{part}"]
-                    for part in ("x", "h")
-                ]
-            )
-            for c in range(3)
-        ]
+        sent = [uplinks[server_round, c] for c in range(3)]
+        names = [f"fedgkd/features-{part}" for part in "xh"]
+        features = [np.hstack([arrays[name] for name in names]) for arrays in sent]
         r = read_matrices(finished.path, "R")[server_round]
         s = read_matrices(finished.path, "S")[server_round]
         q = read_matrices(finished.path, "q")[server_round]
@@ -162,18 +111,6 @@ def test_the_run_stores_r_s_and_q_of_every_round(run, uplinks):
     key = ("3", "1", "train", "update")
     assert seen[(*key, "self_weight")] == pytest.approx(q[1, 1])
     assert seen[(*key, "weight_in_all")] == pytest.approx(q[:, 1].sum())
-
-
-def test_averages_are_those_of_the_stored_weights(run, monkeypatch):
-    sent = toys.sent_models(monkeypatch)
-    finished = run("fedgkd", **{"num-server-rounds": 1, "fedgkd.tau": 0.5})
-    q = read_matrices(finished.path, "q")[1]
-    assert not np.allclose(q, 1 / 3)
-    for name in sent[0]:
-        flat = [sent[c][name].ravel().astype(np.float64) for c in range(3)]
-        for c, want in enumerate(oracle.averages(flat, q)):
-            found = finished.models[f"client-{c}"][name].ravel()
-            np.testing.assert_allclose(found, want, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -200,41 +137,6 @@ def test_the_common_start_is_one_draw_per_round():
     assert not np.array_equal(first[X0], second[X0])
     assert first[NOISE_SEED] != second[NOISE_SEED]
     np.testing.assert_array_equal(common_start(10, 1, **kw)[X0], first[X0])
-
-
-def test_without_steps_the_features_are_the_common_start(run, uplinks):
-    run("fedgkd", **{"fedgkd.distil-steps": 0, "fedgkd.feature-map": "X"})
-    first = [uplinks[1, c]["fedgkd/features-x"] for c in range(3)]
-    np.testing.assert_allclose(relatedness(first), 1.0, atol=1e-12)
-    assert not np.array_equal(first[0], uplinks[2, 0]["fedgkd/features-x"])
-
-
-def test_the_closing_evaluation_carries_no_start(once):
-    down = {}
-    for row in once("fedgkd").ledger:
-        if row["direction"] == "down" and row["record"] == "arrays":
-            down.setdefault(row["round"], set()).add(int(row["bytes"]))
-    assert down["1"] == down["2"] == down["3"]
-    plain = {
-        int(r["bytes"])
-        for r in once("fedavg", **ON_NODES).ledger
-        if (r["round"], r["direction"], r["record"]) == ("4", "down", "arrays")
-    }
-    assert down["4"] == plain
-    assert min(down["3"]) > max(plain) + 4 * 15 * 6  # m C D floats
-
-
-@pytest.mark.slow
-def test_a_resumed_run_stores_the_same_matrices(run, once):
-    whole = once("fedgkd")
-    part = run("fedgkd", **{"num-server-rounds": 2})
-    places = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
-    resumed = run("fedgkd", **places, resume=str(part.path))
-    for name in "RSq":
-        ours, theirs = (read_matrices(r.path, name) for r in (resumed, whole))
-        assert sorted(ours) == sorted(theirs) == [1, 2, 3]
-        for t in ours:
-            np.testing.assert_array_equal(ours[t], theirs[t])
 
 
 # Static distillation ---------------------------------------------------------------
@@ -267,18 +169,79 @@ def test_static_distillation_resumes_where_it_was(run):
     assert (resumed.sha, resumed.rounds) == (whole.sha, whole.rounds)
 
 
-def test_static_features_do_not_depend_on_local_training(tmp_path):
-    one, other = (
-        fitted(make(tmp_path / str(n), **STATIC, **{"local-epochs": n})).features()
-        for n in (1, 3)
-    )
-    for name in one:
-        np.testing.assert_array_equal(one[name], other[name])
-
-
 def test_a_client_without_training_nodes_can_be_asked_for_static_features(tmp_path):
     partition = replace(toys.make_node_partition(), train=np.array([], int))
     found = fitted(make(tmp_path, partition=partition, **STATIC)).features()
     assert all(np.isfinite(a).all() for a in found.values())
     # Its gradients are 0, towards which no features move.
     np.testing.assert_array_equal(found["fedgkd/features-x"], start()["fedgkd/x0"])
+
+
+# What goes wrong -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "words"),
+    [
+        (X0, np.zeros((6, 5), np.float32), r"\(6, 5\), its own have 6 columns"),
+        (X0, np.zeros((6, 6), np.int64), "received features"),
+        (Y0, np.full(6, np.nan, np.float32), "received classes .*int64"),
+        (Y0, np.full(6, 3, np.int64), "received classes .*int64"),
+        (Y0, np.full(6, -1, np.int64), "received classes .*int64"),
+        (Y0, np.zeros(0, np.int64), "received classes .*int64"),
+        (NOISE_SEED, np.full(1, -1, np.int64), "received classes .*int64"),
+        (NOISE_SEED, np.zeros(0, np.int64), "received classes .*int64"),
+    ],
+)
+def test_a_start_that_is_none_is_refused(tmp_path, name, sent, words):
+    client = make(tmp_path)
+    with pytest.raises(WireError, match=words):
+        fitted(client, **{name: sent})
+    assert client.job.store.rounds() == []  # it has not done the round
+
+
+@pytest.mark.slow
+def test_a_client_that_fails_keeps_its_average(run, monkeypatch):
+    seen, step = [], AbstractPersonalStrategy.step
+
+    def spy(self, server_round, replies):
+        step(self, server_round, replies)
+        seen.append(self.personal[1]["readout.bias"].copy())
+
+    toys.fail_when(monkeypatch, lambda *at: at == (1, 2))
+    monkeypatch.setattr(AbstractPersonalStrategy, "step", spy)
+    finished = run("fedgkd", **{"min-fit-replies": 0.5})
+    np.testing.assert_array_equal(seen[0], seen[1])
+    assert not np.array_equal(seen[1], seen[2])
+    q = read_matrices(finished.path, "q")[2]
+    assert np.isnan(q[1]).all()
+    assert np.isnan(q[:, 1]).all()
+    np.testing.assert_allclose(q[np.ix_([0, 2], [0, 2])].sum(1), 1)
+    drawn = {p.name for p in draw_all(finished.path)}
+    assert drawn >= {"relatedness.png", "weights.png"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedgkd", "fedpub", "fedstar", "fedsage+"])
+def test_a_client_without_edges_or_training_nodes_takes_part(run, toy_data, method):
+    def load(settings, client_id):
+        if client_id != 1:
+            return toys.federation(settings, client_id)
+        alone = toys.make_node_partition(1, num_nodes=25, density=0.0)
+        return replace(alone, train=np.arange(0))
+
+    with toy_data.context() as patch:
+        patch.setattr("datasets.load_partition", load)
+        finished = run(method)
+    assert finished.summary["failures"] == []
+    assert set(finished.summary["best_val"]["per_client"]) == {"0", "1", "2"}
+    for model in finished.models.values():
+        assert all(np.isfinite(array).all() for array in model.values())
+
+
+def test_settings_that_contradict_each_other_are_refused():
+    with pytest.raises(ConfigError, match=r"compares learned labels, but"):
+        toys.resolved("fedgkd", **{"fedgkd.feature-map": "y"}, **STATIC)
+    for method in ("fedgkd", "fedpub"):
+        with pytest.raises(ConfigError, match="send features that a trained model"):
+            toys.resolved(method, **{"privacy.update-clip": 1.0})

@@ -19,7 +19,6 @@ from fedgraph_flwr.core.wire import Parcel, select, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA
 from fedgraph_flwr.results.pooled import read_covariances, read_rounds
-from fedgraph_flwr.results.printed import summary_table
 from strategies.fedgmtl import FedGMTL, with_unit_trace
 
 MASKS = {"task-masks": "0;1;0-1"}  # of three clients
@@ -54,6 +53,13 @@ def skewed(made):
     made.tensors()[OMEGA].copy_(omega)
     made.relate()
     return omega.double().numpy()
+
+
+def unlabelled(partition, split):
+    """The same client without any label in a split."""
+    y = partition.graphs.y.copy()
+    y[partition.positions(split)] = np.nan
+    return replace(partition, graphs=replace(partition.graphs, y=y))
 
 
 # The loss -----------------------------------------------------------------------------
@@ -104,14 +110,6 @@ def test_the_loss_is_scikit_learns_over_own_observed_labels(tmp_path):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_numbers_are_learned_by_absolute_errors(tmp_path):
-    made = client(tmp_path, "fedavg multi-task", dataset="ESOL")
-    batch = made.job.data.graphs.batch(made.trained_on())
-    errors = (made.logits(batch, batch) - batch.y)[:, 0].detach().numpy()
-    found = made.loss(batch, torch.Generator()).item()
-    assert found == pytest.approx(np.abs(errors).mean(), rel=1e-5)
-
-
 def test_graphs_without_an_own_label_are_skipped(tmp_path, monkeypatch):
     made = client(tmp_path, client_id=1, **{"batch-size": 1})
     y, train = made.job.data.partition.graphs.y, made.job.data.partition.train
@@ -132,10 +130,7 @@ def test_graphs_without_an_own_label_are_skipped(tmp_path, monkeypatch):
 @pytest.mark.parametrize("method", ["fedgmtl", "fedavg multi-task", "local multi-task"])
 def test_a_client_without_any_label_says_so_and_goes_on(tmp_path, caplog, method):
     settings = toys.resolved(method, **MASKS).settings
-    partition = toys.federation(settings, 1)
-    y = partition.graphs.y.copy()
-    y[partition.train] = np.nan
-    bare = replace(partition, graphs=replace(partition.graphs, y=y))
+    bare = unlabelled(toys.federation(settings, 1), "train")
     made = toys.make_client(tmp_path, method, partition=bare, **MASKS)
     start = toys.shared_arrays(made)
     sent, _, metrics = made.fit(start, {"server-round": 1})
@@ -148,22 +143,17 @@ def test_a_client_without_any_label_says_so_and_goes_on(tmp_path, caplog, method
     assert "eval/train/post_training/loss" not in metrics
 
 
-@pytest.mark.parametrize("split", ["val", "test"])
-@pytest.mark.parametrize("dataset", ["BACE", "ESOL"])
+@pytest.mark.parametrize(("dataset", "split"), [("BACE", "val"), ("ESOL", "test")])
 def test_graphs_without_any_label_have_no_loss(tmp_path, dataset, split):
     """Their loss of 0 would count as the best of all clients."""
     options = {**MASKS, "dataset": dataset}
     settings = toys.resolved("fedavg multi-task", **options).settings
     partition = toys.federation(settings, 0)
-    y = partition.graphs.y.copy()
-    y[partition.positions(split)] = np.nan
-    bare = replace(partition, graphs=replace(partition.graphs, y=y))
+    bare = unlabelled(partition, split)
     made = toys.make_client(tmp_path, "fedavg multi-task", partition=bare, **options)
     metrics = toys.begun(made).scores("post_aggregation").metrics
-    has_loss = {
-        s: f"eval/{s}/post_aggregation/loss" in metrics for s in ("val", "test")
-    }
-    assert has_loss == {"val": split == "test", "test": split == "val"}
+    for name in ("val", "test"):
+        assert (f"eval/{name}/post_aggregation/loss" in metrics) == (name != split)
     scored = f"eval/{split}/post_aggregation/{made.job.learning.metric}"
     assert scored not in metrics
     assert metrics[f"eval/{split}/post_aggregation/tasks-skipped"] == 2
@@ -270,16 +260,6 @@ def test_noise_that_leaves_no_covariance_leaves_that_of_the_round_before(run, ca
     assert np.trace(model[OMEGA]) == pytest.approx(1)
 
 
-def test_noisy_updates_leave_a_usable_omega(run):
-    noisy = {"privacy.update-clip": 0.1, "privacy.update-noise": 1.0}
-    finished = run("fedgmtl", **MASKS, **noisy)
-    assert finished.summary["status"] == "completed"
-    for _, omega in read_covariances(finished.path, 3).values():
-        assert np.linalg.eigvalsh(omega).min() > -1e-6
-    made = normalise(torch.tensor([[0.9, 0.8], [0.8, 0.1]]))
-    assert torch.linalg.eigvalsh(made).min() > 0
-
-
 # Whole runs ---------------------------------------------------------------------------
 
 
@@ -300,15 +280,7 @@ def test_without_penalty_it_is_fedavg_in_every_round(run, encoder, weighting):
 
 
 @pytest.mark.slow
-def test_the_penalty_and_the_weights_matter(run):
-    changes = ({}, {"fedgmtl.task-reg": 0.1}, {"weighting": "uniform"})
-    assert len({run("fedgmtl", **MASKS, **c).sha for c in changes}) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "method", ["fedgmtl", "fedavg multi-task", "local multi-task", "fgcl", "spreadgnn"]
-)
+@pytest.mark.parametrize("method", ["fedgmtl", "local multi-task", "fgcl", "spreadgnn"])
 def test_numbers_are_measured_by_errors_and_the_lowest_is_best(run, method):
     options = {"dataset": "ESOL", "num-server-rounds": 4, "fgcl.views": "clean"}
     finished = run(method, **MASKS, **options, **{"privacy.edge-epsilon": 0.0})
@@ -328,13 +300,8 @@ def test_numbers_are_measured_by_errors_and_the_lowest_is_best(run, method):
     by_task = [finished.values(f"mae-task-{t}")[(*at, f"mae-task-{t}")] for t in (0, 1)]
     assert [unseen, own] == by_task  # client 1 has task 1
     assert seen[(*at, "mae")] == pytest.approx(np.mean(by_task))
-    also, table = summary["final"]["also"], summary_table(summary)
     last = [seen["4", c, "test", "post_aggregation", "rmse"] for c in "012"]
-    assert also["rmse"] == pytest.approx(np.mean(last))
-    assert also["rmse-of-mean"] >= also["mae-of-mean"] > 0
-    assert f"final: rmse {also['rmse']:.4f}" in table
-    words = f"mae {also['mae-of-mean']:.4f}, rmse {also['rmse-of-mean']:.4f}"
-    assert f"predict the mean of the test labels: {words}" in table
+    assert summary["final"]["also"]["rmse"] == pytest.approx(np.mean(last))
 
 
 def test_errors_of_the_mean_are_of_each_tasks_own_mean(tmp_path):
@@ -364,10 +331,3 @@ def test_auc_of_own_and_other_tasks(run):
     everything = ("3", "2", "val", "post_aggregation", "roc-auc-own")
     assert everything in seen  # client 2 has both tasks
     assert ("3", "2", "val", "post_aggregation", "roc-auc-unseen") not in seen
-
-
-@pytest.mark.slow
-def test_one_molecule_at_a_time(run):
-    single = {**MASKS, "batch-size": 1, "num-server-rounds": 2}
-    finished = run("fedgmtl", **single)
-    assert run("fedgmtl", nodes=3, **single).sha == finished.sha

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,11 +12,8 @@ from oracles import fedgta as oracle
 from toys_fedgkd import ON_NODES, ROUND, make
 
 from clients.fedgta import FedGTAClient, label_moments, smoothing_confidence
-from fedgraph_flwr.core.errors import PolicyError
 from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.methods.fedgta import CONFIDENCE, MOMENTS
-from fedgraph_flwr.node.policy import OPEN, Policy
-from fedgraph_flwr.results.reader import read_matrices
 from strategies.fedgta import FedGTA, confident_average, moment_cosine
 
 
@@ -67,14 +63,6 @@ def test_moments_agree_with_the_oracle():
     np.testing.assert_allclose(mixed, found, atol=1e-12)
 
 
-def test_moments_of_labels_are_shares_of_classes_at_every_order():
-    soft = torch.eye(3, dtype=torch.float64)[[0, 0, 1, 2]]
-    found = label_moments(soft, 5).view(2, 5, 3)
-    want = torch.tensor([0.5, 0.25, 0.25]).expand(5, 3).double()
-    torch.testing.assert_close(found[0], want)
-    torch.testing.assert_close(found[1, 0], torch.zeros(3).double())
-
-
 def test_confidence_agrees_with_the_oracle_and_the_closed_forms():
     rng = np.random.default_rng(1)
     soft, degree = rng.dirichlet([1, 1, 1], size=5), np.array([2.0, 0, 1, 4, 1])
@@ -103,21 +91,6 @@ def test_what_is_sent_is_made_by_the_trained_model(tmp_path):
     assert float(sent[CONFIDENCE][0]) == pytest.approx(h, rel=1e-5)
 
 
-def test_labels_of_validation_and_test_nodes_change_nothing(tmp_path):
-    part = toys.make_node_partition()
-    y = np.array(part.graphs.y)
-    held = np.concatenate([part.val, part.test])
-    y[held] = (y[held] + 1) % part.graphs.num_classes
-    assert not np.array_equal(y, part.graphs.y)
-    other = replace(part, graphs=replace(part.graphs, y=y))
-    replies = []
-    for k, p in enumerate((part, other)):
-        client = gta(tmp_path / str(k), partition=p)
-        replies.append(client.participate(toys.parcel(client), ROUND).arrays)
-    for name, array in replies[0].items():
-        np.testing.assert_array_equal(array, replies[1][name], err_msg=name)
-
-
 # What the server makes -------------------------------------------------------------
 
 
@@ -140,16 +113,6 @@ def test_nobody_is_left_without_an_average():
     np.testing.assert_array_equal(same, np.full((2, 2), 0.5))
     alone = confident_average(np.ones((2, 2)), np.array([0.0, 2.0]), 1.0)
     np.testing.assert_array_equal(alone, np.eye(2))
-
-
-def test_at_epsilon_one_not_even_twins_are_alike():
-    rng, h = np.random.default_rng(4), np.ones(2)
-    for _ in range(50):  # rounding takes some cosines of equal vectors above 1
-        twins = [rng.random(140)] * 2
-        q = confident_average(moment_cosine(twins), h, 1.0)
-        np.testing.assert_array_equal(q, np.eye(2))
-        below = confident_average(moment_cosine(twins), h, 0.999)
-        np.testing.assert_array_equal(below, np.full((2, 2), 0.5))
 
 
 def test_a_confidence_below_zero_is_that_clients_failure():
@@ -176,31 +139,6 @@ def test_everybody_alike_is_fedavg_and_nobody_alike_is_training_alone(
         ours, theirs = run("fedgta", **changes), once(method, **ON_NODES)
         for key, value in theirs.values("loss").items():
             assert ours.values("loss")[key] == pytest.approx(value, abs=1e-5), key
-
-
-@pytest.mark.parametrize("change", [("steps", 1), ("moment-orders", 2)])
-def test_each_setting_changes_what_is_sent(tmp_path, change):
-    sent = []
-    for k, options in enumerate(({}, {f"fedgta.{change[0]}": change[1]})):
-        client = gta(tmp_path / str(k), **options)
-        arrays = client.participate(toys.parcel(client), ROUND).arrays
-        sent.append((arrays[MOMENTS].tolist(), arrays[CONFIDENCE].tolist()))
-    assert sent[0] != sent[1]
-
-
-def test_the_server_keeps_cosines_of_the_moments(run):
-    finished = run("fedgta", **{"num-server-rounds": 1})
-    assert finished.summary["failures"] == []
-    cosines = read_matrices(finished.path, "S")[1]
-    np.testing.assert_allclose(cosines.diagonal(), 1)
-    assert cosines.shape == (3, 3)
-
-
-def test_a_site_must_agree_to_tell_its_classes():
-    resolved = toys.resolved("fedgta")
-    OPEN.check_run(resolved)
-    with pytest.raises(PolicyError, match=r"\(statistics\) does not allow moments"):
-        Policy().check_run(resolved)
 
 
 def test_a_client_that_claims_to_be_sure_of_all_is_named(run, monkeypatch):

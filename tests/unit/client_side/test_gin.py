@@ -12,14 +12,11 @@ from oracles.gin import dense_forward, twin
 from torch_geometric.data import Batch as PygBatch
 from torch_geometric.loader import DataLoader
 
-from clients.base import start_of
-from clients.graphs.batching import ClientData, CollatedGraphs
+from clients.graphs.batching import CollatedGraphs
+from clients.models import gin
+from clients.models.gin import GIN
 from clients.tasks.graph_classifier import GraphClassifierClient
-from clients.tasks.scores import class_scores
-from clients.training import evaluate
-from fedgraph_flwr.core.data import GraphSet
 from fedgraph_flwr.core.wire import TRAIN_LOSS
-from fedgraph_flwr.resolve import defaults, resolve
 
 
 def build_gin(num_features=4, num_classes=2, client_id=0, **keys):
@@ -61,26 +58,6 @@ def test_logits_equal_the_dense_oracle(model):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_renumbering_nodes_changes_nothing(model):
-    graph = toys.random_graphs(8, dense=True).take(np.array([7]))
-    n = graph.num_nodes
-    new = np.random.default_rng(0).permutation(n)  # node v becomes new[v]
-    edges = new[graph.edge_index]
-    order = np.lexsort((edges[1], edges[0]))
-    x = np.empty_like(graph.x)
-    x[new] = graph.x
-    renumbered = GraphSet(
-        name="toy", x=x, edge_index=edges[:, order], node_ptr=graph.node_ptr,
-        edge_ptr=graph.edge_ptr, y=graph.y, num_features=4, num_classes=2,
-        is_undirected=True,
-    )  # fmt: skip
-    logits = [
-        model(CollatedGraphs(g, toys.CPU).batch(np.array([0])), None)
-        for g in (graph, renumbered)
-    ]
-    torch.testing.assert_close(logits[0], logits[1])
-
-
 def test_training_without_dropout_equals_a_plain_pyg_loop(tmp_path):
     partition = toys.make_partition(num_graphs=40)
     rates = {"learning-rate": 1e-2, "weight-decay": 5e-4, "dropout": 0.0}
@@ -109,47 +86,6 @@ def test_training_without_dropout_equals_a_plain_pyg_loop(tmp_path):
         torch.testing.assert_close(named[name], parameter, rtol=1e-4, atol=1e-5)
 
 
-def test_evaluation_equals_one_graph_at_a_time(model):
-    partition = toys.make_partition(num_graphs=35)
-    data = ClientData.collate(partition, toys.CPU, max_nodes=20)
-    logits, losses = evaluate(model, data)
-    scores = class_scores(partition, "here", logits.numpy(), losses.numpy()).metrics
-    reference = twin(model, 4, 2)
-    graphs = toys.to_pyg(partition.graphs)
-    for split in ("val", "test"):
-        chosen = partition.positions(split)
-        one_by_one = [
-            reference(PygBatch.from_data_list([graphs[p]]))[0].detach() for p in chosen
-        ]
-        y = torch.from_numpy(partition.graphs.y[chosen])
-        logits = torch.stack(one_by_one)
-        assert scores[f"count/{split}"] == len(chosen) == 7
-        hits = (logits.argmax(1) == y).double().mean().item()
-        assert scores[f"eval/{split}/here/accuracy"] == pytest.approx(hits)
-        expected = torch.nn.functional.cross_entropy(logits, y).item()
-        assert scores[f"eval/{split}/here/loss"] == pytest.approx(expected, abs=1e-6)
-
-
-def test_the_paper_model_shares_24960_numbers_and_nothing_private():
-    run = resolve({**defaults(), "dataset": "PROTEINS"})
-    spec = run.spec(num_features=3, num_classes=2)
-    shared = start_of(GraphClassifierClient, spec).arrays()
-    assert len(shared) == 12
-    assert sum(a.size for a in shared.values()) == 24_960
-    assert all(a.dtype == np.float32 for a in shared.values())
-    assert all(n.startswith("convs.") for n in shared)
-
-
-def test_a_frozen_part_gets_no_gradient(model):
-    frozen = [model.convs[0].mlp[0].weight, model.post.bias, *model.pre.parameters()]
-    for parameter in frozen:
-        parameter.requires_grad_(False)
-    batch = CollatedGraphs(toys.random_graphs(9), toys.CPU).batch(np.arange(9))
-    model(batch, None).sum().backward()
-    left = [n for n, p in model.named_parameters() if p.grad is None]
-    assert left == ["pre.weight", "pre.bias", "convs.0.mlp.0.weight", "post.bias"]
-
-
 @pytest.mark.usefixtures("global_rng_untouched")
 def test_the_shared_start_is_common_and_the_private_one_is_not():
     one, other = build_gin(), build_gin(9, 3, client_id=1)
@@ -158,3 +94,36 @@ def test_the_shared_start_is_common_and_the_private_one_is_not():
     assert not torch.equal(one.post.weight, other.post.weight)
     models = [build_gin(client_id=c, **{"shared-group": "all"}) for c in (0, 1)]
     assert torch.equal(models[0].post.weight, models[1].post.weight)
+
+
+# The fast pass against the layers, called one by one --------------------------------
+
+
+def made(dropout):
+    one, two = (torch.Generator().manual_seed(k) for k in (1, 2))
+    shape = {"hidden_dim": 8, "num_layers": 3, "dropout": dropout}
+    return GIN(4, 2, **shape, shared_generator=one, private_generator=two)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_outputs_and_gradients_are_those_of_the_layers_to_the_bit(dropout, monkeypatch):
+    graphs = CollatedGraphs(toys.make_partition().graphs, toys.CPU)
+    batch = graphs.batch(np.arange(12))
+    found = []
+    for is_plain in (gin._are_plain, lambda _: False):
+        monkeypatch.setattr(gin, "_are_plain", is_plain)
+        model = made(dropout)
+        logits = model(batch, torch.Generator().manual_seed(3))
+        torch.nn.functional.cross_entropy(logits, batch.y).backward()
+        with torch.no_grad():
+            scored = model(batch, None)
+        found.append([logits, scored, *(p.grad for p in model.parameters())])
+    assert len(found[0]) == 2 + 2 * (1 + 3 * 2 + 2)
+    assert all(map(torch.equal, *found))
+
+
+def test_a_model_that_was_changed_is_called_layer_by_layer():
+    model = made(0.0)
+    assert gin._are_plain([*model.convs[0].mlp, model.post])
+    model.convs[0].mlp.insert(1, torch.nn.BatchNorm1d(8))
+    assert not gin._are_plain([*model.convs[0].mlp, model.post])

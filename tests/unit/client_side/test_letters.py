@@ -6,11 +6,8 @@ import functools
 import hashlib
 import itertools
 import json
-import shlex
-import sqlite3
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -19,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
     X25519PrivateKey,
     X25519PublicKey,
 )
-from oracles import spreadgnn as oracle
 
 from clients.letters import EVERYONE, Address, Letter, read, write
 from clients.sealing import KeyRing, fingerprint, site_key_file
@@ -92,15 +88,6 @@ def test_what_is_written_is_read(rings, seal):
     assert all(got.tensors[n].dtype == np.float32 for n in SHAPES)
 
 
-@pytest.mark.parametrize("seal", [False, True])
-@pytest.mark.parametrize("own", [0, 1, 3])
-def test_sizes_are_those_of_the_formula(rings, seal, own):
-    letter = write(address(), contents(own=own), rings[1].lock(2) if seal else None)
-    assert len(letter) == oracle.letter_bytes(
-        SHAPES, own_tasks=own, known_tasks=3, width=2, is_sealed=seal
-    )
-
-
 def test_a_sealed_letter_shows_nothing_and_differs_each_time(rings):
     plain = write(address(receiver=EVERYONE), contents())
     sealed = [write(address(), contents(), rings[1].lock(2)) for _ in range(2)]
@@ -143,22 +130,17 @@ def test_a_forged_envelope_does_not_help(rings):
     """An old round, another sender or receiver, written over: the seal notices."""
     sealed = write(address(server_round=2), contents(), rings[1].lock(2))
     body = sealed[len(address().envelope(is_sealed=True)) :]
-    forged = {
-        "round": (address(server_round=3), 2, 1),
-        "sender": (address(sender=3, server_round=2), 2, 3),
-        "receiver": (address(receiver=3, server_round=2), 3, 1),
-        "run": (address(run="other", server_round=2), 2, 1),
-    }
-    for what, (to, receiver, sender) in forged.items():
+    forged = [
+        (address(server_round=3), 2, 1),
+        (address(sender=3, server_round=2), 2, 3),
+        (address(receiver=3, server_round=2), 3, 1),
+        (address(run="other", server_round=2), 2, 1),
+    ]
+    for to, receiver, sender in forged:
+        about = {"run": to.run, "sender": sender, "receiver": receiver}
+        lock, letter = rings[receiver].lock(sender), to.envelope(is_sealed=True) + body
         with pytest.raises(WireError, match="cannot be opened: sealed with another"):
-            opened(
-                to.envelope(is_sealed=True) + body,
-                run=to.run,
-                sender=sender,
-                receiver=receiver,
-                lock=rings[receiver].lock(sender),
-            )
-        assert what
+            opened(letter, lock=lock, **about)
 
 
 def test_every_altered_byte_is_noticed(rings):
@@ -191,20 +173,12 @@ def test_sealed_and_open_are_not_taken_for_each_other(rings):
         opened(sealed)
 
 
-def bfloats(letter):
-    """Hand out contents of numbers that NumPy does not have."""
-    about = {"counts": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}
-    header = json.dumps(about).encode()
-    return letter[:48] + len(header).to_bytes(8, "little") + header + bytes(2)
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda _: b"short", "has no envelope"),
         (lambda b: b"XXXX" + b[4:], "has no envelope"),
         (lambda b: b[:48] + b"\x00" * 20, "cannot be decoded"),
-        (bfloats, "cannot be decoded"),
     ],
 )
 def test_what_is_no_letter_is_refused(spoil, message):
@@ -213,55 +187,37 @@ def test_what_is_no_letter_is_refused(spoil, message):
         opened(spoil(plain))
 
 
+UNFIT, NAMES = "parts that do not fit", r"client 1 names .* expected ids below 4"
+ODD = np.array([[np.inf, 0], [0, 0]], np.float32)
+
+
 @pytest.mark.parametrize(
-    ("part", "value"),
+    ("part", "value", "words"),
     [
-        ("omega", np.zeros((2, 3), np.float32)),
-        ("omega", np.zeros((3, 3))),
-        ("task_ids", np.zeros((2, 1), np.int64)),
-        ("task_ids", np.zeros(2, np.float32)),
-        ("head_rows", np.zeros(2, np.float32)),
-        ("omega_task_ids", np.zeros((), np.int64)),
-        ("peer", Peer(num_neighbours=-1, num_examples=3)),
+        ("omega", np.zeros((2, 3), np.float32), UNFIT),
+        ("omega", np.zeros((3, 3)), UNFIT),
+        ("task_ids", np.zeros((2, 1), np.int64), UNFIT),
+        ("task_ids", np.zeros(2, np.float32), UNFIT),
+        ("head_rows", np.zeros(2, np.float32), UNFIT),
+        ("omega_task_ids", np.zeros((), np.int64), UNFIT),
+        ("peer", Peer(num_neighbours=-1, num_examples=3), UNFIT),
+        ("task_ids", np.array([0, 10**12]), NAMES),
+        ("task_ids", np.array([1, 0]), NAMES),
+        ("omega_task_ids", np.array([0, 1, 4]), NAMES),
+        ("omega_task_ids", np.array([-1, 0, 1]), NAMES),
+        ("omega_task_ids", np.array([0, 1, 1]), NAMES),
+        ("head_rows", np.zeros((2, 3), np.float32), "rows of 3 numbers, expected 2"),
+        ("head_rows", ODD, "of client 1: array 'head_rows' holds NaN or"),
+        ("head_rows", ODD * np.nan, "of client 1: array 'head_rows' holds NaN or"),
+        ("omega", np.full((3, 3), -3e38, np.float32), "array 'omega' holds NaN or"),
     ],
 )
-def test_contents_must_fit_together(part, value):
+def test_contents_that_do_not_fit_are_refused(part, value, words):
     odd = contents()
+    odd.check(1, num_tasks=4, width=2)
     object.__setattr__(odd, part, value)
-    with pytest.raises(WireError, match="parts that do not fit"):
-        Letter.decode(1, odd.encode())
-
-
-@pytest.mark.parametrize(
-    ("part", "ids"),
-    [
-        ("task_ids", [0, 10**12]),
-        ("task_ids", [1, 0]),
-        ("omega_task_ids", [0, 1, 4]),
-        ("omega_task_ids", [-1, 0, 1]),
-        ("omega_task_ids", [0, 1, 1]),
-    ],
-)
-def test_tasks_must_be_those_of_the_own_head(part, ids):
-    contents().check(1, num_tasks=4, width=2)
-    odd = contents()
-    object.__setattr__(odd, part, np.array(ids))
-    with pytest.raises(WireError, match=r"client 1 names .* expected ids below 4"):
-        odd.check(1, num_tasks=4, width=2)
-
-
-def test_head_rows_must_be_as_wide_as_the_own():
-    with pytest.raises(WireError, match="head rows of 2 numbers, expected 3"):
-        contents().check(1, num_tasks=4, width=3)
-
-
-@pytest.mark.parametrize("value", [np.inf, np.nan, -3e38])
-@pytest.mark.parametrize("part", ["head_rows", "omega"])
-def test_heads_and_covariances_must_be_those_of_a_trained_network(part, value):
-    odd = contents()
-    getattr(odd, part)[0, 0] = value
-    with pytest.raises(WireError, match=rf"of client 1: array '{part}' holds NaN or"):
-        Letter.decode(1, odd.encode())
+    with pytest.raises(WireError, match=words):
+        Letter.decode(1, odd.encode()).check(1, num_tasks=4, width=2)
 
 
 # Keys ---------------------------------------------------------------------------------
@@ -299,19 +255,15 @@ def test_both_ends_have_one_secret_and_pairs_and_runs_differ(rings, tmp_path):
 
 def test_the_secret_is_that_of_the_runs_pairs(rings):
     """Worked by hand: no lasting key, stolen later, opens a letter."""
-    own = X25519PrivateKey.from_private_bytes(
-        (rings[1].folder / "run.key").read_bytes()
-    )
+    stored = (rings[1].folder / "run.key").read_bytes()
+    own = X25519PrivateKey.from_private_bytes(stored)
     theirs = bytes.fromhex(rings[2].public_key[64:128])
     secret = own.exchange(X25519PublicKey.from_public_bytes(theirs))
     assert rings[1].lock(2).secret == secret
 
 
 @pytest.mark.parametrize("run", ["run", "earlier"])
-@pytest.mark.parametrize("is_trusted", [True, False])
-def test_a_run_key_that_its_site_did_not_sign_is_refused(
-    rings, tmp_path, run, is_trusted
-):
+def test_a_run_key_that_its_site_did_not_sign_is_refused(rings, tmp_path, run):
     """The relay's own, signed by itself; or one that the site signed for another run.
 
     Once 1's lasting key is stolen, the relay could open what was sealed to its own.
@@ -322,20 +274,11 @@ def test_a_run_key_that_its_site_did_not_sign_is_refused(
     else:
         forged = ring(tmp_path, 1, run).public_key
     assert fingerprint(forged) == fingerprint(true)
-    trusted = {1: fingerprint(true)} if is_trusted else None
     with pytest.raises(WireError, match=r"client 1 .* in run 'run' is not signed by"):
-        own.pin({1: forged}, trusted)
+        own.pin({1: forged}, {1: fingerprint(true)})
     assert own.pinned == {}
     with pytest.raises(KeyError):
         own.lock(1)
-
-
-def test_a_key_told_in_capitals_is_the_same(rings, tmp_path):
-    own = ring(tmp_path, 4)
-    own.pin({1: rings[1].public_key.upper()})
-    rings[1].folder.joinpath("neighbours.json").unlink()
-    rings[1].pin({4: own.public_key})
-    assert own.lock(1) == rings[1].lock(4)
 
 
 @pytest.mark.parametrize("is_of_the_site", [True, False])
@@ -356,13 +299,6 @@ def test_a_changed_key_is_refused_with_the_fingerprints(
     for part in (fingerprint(old), fingerprint(new), "neighbours.json", "in between"):
         assert part in str(caught.value)
     assert rings[1].pinned[3] == old
-
-
-@pytest.mark.parametrize("who", [{2}, {2, 3, 4}])
-def test_a_changed_neighbourhood_is_refused(rings, who):
-    keys = {c: rings[min(c, 3)].public_key for c in who}
-    with pytest.raises(WireError, match=r"public key of client [34] changed.* none"):
-        rings[1].pin(keys)
 
 
 def test_a_client_told_that_it_has_no_neighbour_gets_none_later(rings, tmp_path):
@@ -412,22 +348,9 @@ def test_damaged_key_files_are_named(tmp_path):
     (own.folder / "run.key").write_bytes(b"half")
     with pytest.raises(DataError, match=r"run\.key must have 32 bytes, got 4"):
         _ = own.public_key
-    path = own.folder / "neighbours.json"
-    for text in ("[", "[" * 100_000):
-        path.write_text(text)
-        with pytest.raises(DataError, match=r"neighbours\.json cannot be read"):
-            _ = own.pinned
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(DataError, match=r"neighbours\.json cannot be used"):
+    (own.folder / "neighbours.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match=r"neighbours\.json cannot be read"):
         _ = own.pinned
-
-
-def test_fingerprints_are_short_and_tell_keys_apart(rings):
-    prints = {fingerprint(own.public_key) for own in rings.values()}
-    assert len(prints) == 3
-    assert all(len(p.split()) == 8 for p in prints)
-    assert fingerprint("00" * 128) == "6668 7aad f862 bd77 6c8f c18b 8e9f 8e20"
 
 
 # The box ------------------------------------------------------------------------------
@@ -452,17 +375,11 @@ class Record:
 
 
 def box(tmp_path, client, *, stored=None, notes=None):
-    told = {"neighbours": '{"1": {"key": "", "weight": null}}'}
-    if client == 1:
-        told = {"neighbours": '{"2": {"key": "", "weight": null}}'}
-    made = Mailbox(
-        "run",
-        client,
-        tmp_path / "run" / f"client-{client}",
-        is_sealed=False,
-        notes=told if notes is None else notes,
-        stored=stored or {},
-    )
+    near = {2 if client == 1 else 1: {"key": "", "weight": None}}
+    notes = {"neighbours": json.dumps(near)} if notes is None else notes
+    folder = tmp_path / "run" / f"client-{client}"
+    how = {"is_sealed": False, "notes": notes, "stored": stored or {}}
+    made = Mailbox("run", client, folder, **how)
     made.read = functools.partial(made.read, done=Record(tmp_path))
     return made
 
@@ -475,6 +392,8 @@ def box(tmp_path, client, *, stored=None, notes=None):
         '{"1": {"weight": -1, "key": ""}}',
         '{"1": {"weight": NaN, "key": ""}}',
         '{"1": {"weight": null, "key": 5}}',
+        '{"1": {"weight": 1, "key": ""}, "01": {"weight": 1, "key": ""}}',
+        '{"3": {"weight": 1, "key": ""}}',  # itself
         "[" * 100_000,
     ],
 )
@@ -534,14 +453,6 @@ def test_a_round_is_repeated_with_the_same_weights_alone(tmp_path):
         weighed(0.5).read({}, 2, anything)
 
 
-def test_no_branch_from_an_earlier_round(tmp_path):
-    box(tmp_path, 2).read({}, 1, anything)
-    box(tmp_path, 2).read({}, 7, anything)
-    with pytest.raises(WireError, match="round 5, which was left out before round 7"):
-        box(tmp_path, 2).read({}, 5, anything)
-    box(tmp_path, 2).read({}, 8, anything)
-
-
 def test_rounds_of_which_no_state_is_left_are_forgotten(tmp_path):
     done, mail = Record(tmp_path), hashlib.sha256(b"mail").hexdigest()
     for server_round in (1, 2, 3, 5):
@@ -562,23 +473,6 @@ def test_rounds_of_which_no_state_is_left_are_forgotten(tmp_path):
     with pytest.raises(WireError, match="but round 6 was trained before and not rep"):
         done.begin(7, mail, state_round=4, read={7: 1})
     done.begin(7, mail, state_round=6, read={7: 1})
-
-
-def test_a_record_that_the_error_says_to_delete_allows_its_round_once(tmp_path):
-    """After a resume that has repeated the round before, which drops its state."""
-    done = Record(tmp_path)
-    one, other = (hashlib.sha256(mail).hexdigest() for mail in (b"one", b"other"))
-    done.begin(4, one, state_round=3, read={})
-    done.begin(5, one, state_round=4, read={})
-    done.note_trained(5)
-    done.begin(4, one, state_round=3, read={})
-    with pytest.raises(WireError, match="round 5 again") as caught:
-        done.begin(5, other, state_round=4, read={})
-    command = str(caught.value).partition(", run ")[2].partition(" to allow")[0]
-    _, path, statement = shlex.split(command)
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(statement)
-    done.begin(5, other, state_round=4, read={})
 
 
 def test_two_messages_cannot_do_one_round_with_different_mail(tmp_path):
@@ -603,14 +497,8 @@ def test_a_sealed_round_may_be_repeated_with_mail_sealed_anew(rings):
 
     def read_it():
         letter = write(address(), contents(), rings[1].lock(2))
-        mailbox = Mailbox(
-            "run",
-            2,
-            rings[2].folder,
-            is_sealed=True,
-            notes={"neighbours": told},
-            stored={},
-        )
+        how = {"is_sealed": True, "notes": {"neighbours": told}, "stored": {}}
+        mailbox = Mailbox("run", 2, rings[2].folder, **how)
         done = Record(rings[2].folder.parents[1])
         mail = {"from/1": np.frombuffer(letter, np.uint8)}
         return mailbox.read(mail, 4, anything, done)
@@ -670,22 +558,9 @@ def test_a_client_whose_letters_were_sealed_sends_none_open(tmp_path):
         box(tmp_path, 1)
 
 
-def test_a_client_without_neighbours_writes_to_nobody(tmp_path):
-    assert box(tmp_path, 3, notes={"neighbours": "{}"}).write(contents(), 1) == {}
-
-
 def test_rounds_that_mix():
     for period in (0, 1, 2, 5):
         mix = [t for t in range(1, 12) if is_mixing_round(t, period)]
         assert mix == (list(range(1, 12, period)) if period else [])
         for before in range(1, 13):
             assert mixing_rounds(before, period) == sum(t < before for t in mix)
-
-
-def test_a_flood_of_arrays_is_refused_undecoded():
-    """One of 400,000 arrays, 25 MB, had taken each neighbour 6 s to read."""
-    entry = '{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
-    text = "{" + ",".join(f'"model/{k}":{entry}' for k in range(2**14 + 1)) + "}"
-    blob = len(text).to_bytes(8, "little") + text.encode()
-    with pytest.raises(WireError, match=r"cannot be decoded: .*more than 16384"):
-        Letter.decode(1, blob)

@@ -59,16 +59,6 @@ def test_a_row_without_labels_contributes_nothing(loss):
     assert torch.isfinite(more.grad).all()
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_batch_without_labels_is_zero_with_a_gradient(loss):
-    predicted = torch.randn(3, 2, generator=torch.Generator().manual_seed(0))
-    predicted.requires_grad_()
-    found = loss(predicted, torch.full((3, 2), NAN))
-    found.backward()
-    assert found.item() == 0
-    assert (predicted.grad == 0).all()
-
-
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=30, deadline=None)
 def test_scores_are_scikit_learns_task_by_task(seed):

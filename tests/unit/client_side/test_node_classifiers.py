@@ -15,7 +15,6 @@ from fedgraph_flwr.core.tasks import NODE_CLASSIFICATION
 from fedgraph_flwr.core.wire import Parcel, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.registry import METHODS
-from strategies.averaging import weighted_mean
 from strategies.personal import mix
 from strategies.self_weight import pull_to_mean, self_weights
 
@@ -65,15 +64,6 @@ def test_accuracy_is_that_of_the_nodes_of_a_split(tmp_path):
     assert "eval/test/post_aggregation/accuracy" in metrics
 
 
-def test_a_client_without_test_nodes_has_no_score_there(tmp_path):
-    partition = without(toys.make_node_partition(), "test")
-    client = make(tmp_path, partition=partition)
-    metrics = client.fit(toys.shared_arrays(client), ROUND)[2]
-    assert not [k for k in metrics if k.startswith("eval/test")]
-    assert metrics["count/test"] == 0
-    assert "eval/val/post_aggregation/accuracy" in metrics
-
-
 @pytest.mark.parametrize("method", ON_NODES)
 def test_a_client_without_training_nodes_sends_back_what_it_got(tmp_path, method):
     partition = without(toys.make_node_partition(), "train")
@@ -89,19 +79,6 @@ def test_a_client_without_training_nodes_sends_back_what_it_got(tmp_path, method
         np.testing.assert_array_equal(ours, expected)
 
 
-def test_a_class_that_a_client_lacks_is_learned_about_by_absence(tmp_path):
-    """It needs no special care: all outputs exist, and its logits only sink."""
-    partition = toys.make_node_partition(num_nodes=20)
-    y = np.where(partition.graphs.y == 2, 0, partition.graphs.y)
-    partition = replace(partition, graphs=replace(partition.graphs, y=y))
-    client = make(tmp_path, partition=partition, **{"local-epochs": 60})
-    client.fit(toys.shared_arrays(client), ROUND)
-    logits = client.logits(None)
-    assert logits.shape == (20, 3)
-    assert set(logits.argmax(1).tolist()) <= {0, 1}
-    assert torch.isfinite(logits).all()
-
-
 @pytest.mark.parametrize("method", ON_NODES)
 def test_a_graph_without_any_edge_trains(tmp_path, method):
     partition = toys.make_node_partition(density=0.0)
@@ -110,42 +87,6 @@ def test_a_graph_without_any_edge_trains(tmp_path, method):
     sent, _, metrics = client.fit(toys.shared_arrays(client), ROUND)
     assert all(np.isfinite(a).all() for a in sent)
     assert metrics["eval/train/post_training/loss"] > 0
-
-
-def test_the_optimiser_lasts_from_round_to_round(tmp_path):
-    def second_round(root, **overrides):
-        for server_round in (1, 2):
-            client = make(root, dropout=0.0, **overrides)
-            start = toys.shared_arrays(make(root / "start"))
-            sent = client.fit(start, {"server-round": server_round})[0]
-        return sent
-
-    kept = second_round(tmp_path / "kept")
-    fresh = second_round(tmp_path / "fresh", **{"persist-optimizer": False})
-    first = make(tmp_path / "once", dropout=0.0)
-    once = first.fit(toys.shared_arrays(first), ROUND)[0]
-    assert all(np.array_equal(a, b) for a, b in zip(fresh, once, strict=True))
-    assert any(not np.array_equal(a, b) for a, b in zip(kept, once, strict=True))
-
-
-def test_adamw_decays_apart_from_the_gradient(tmp_path):
-    """With learning rate lr and decay d a weight without gradient shrinks by lr d."""
-    partition = toys.make_node_partition()
-    partition.graphs.x[:, 5] = 0  # a feature that the client never sees
-    options = {"weight-decay": 0.1, "local-epochs": 1, "dropout": 0.0}
-    shrunk = {}
-    for optimizer in ("adam", "adamw"):
-        client = make(
-            tmp_path / optimizer, partition=partition, optimizer=optimizer, **options
-        )
-        start = toys.shared_arrays(client)
-        at = client.shared_keys.index("convs.0.weight")
-        sent = client.fit(start, ROUND)[0]
-        shrunk[optimizer] = start[at][:, 5], sent[at][:, 5]
-    before, after = shrunk["adamw"]
-    np.testing.assert_allclose(after, before * (1 - 0.01 * 0.1), rtol=1e-5)
-    before, after = shrunk["adam"]  # a whole step of Adam towards 0, however small
-    np.testing.assert_allclose(np.abs(after - before), 0.01, rtol=1e-3)
 
 
 # FedPer -------------------------------------------------------------------------------
@@ -179,23 +120,6 @@ def test_weights_of_the_control_have_their_closed_forms():
     np.testing.assert_allclose(self_weights(7, 0.3).sum(axis=1), 1)
 
 
-def test_mixing_equals_one_weighted_mean_per_row():
-    rng = np.random.default_rng(0)
-    models = [
-        {
-            "w": rng.normal(size=(3, 4)).astype(np.float32),
-            "count": np.array(k, np.int64),
-        }
-        for k in range(5)
-    ]
-    weights = rng.random((5, 5))
-    for row, ours in zip(weights, mix(models, weights), strict=True):
-        expected = weighted_mean(models, row.tolist())
-        np.testing.assert_allclose(ours["w"], expected["w"], rtol=1e-6)
-        assert ours["w"].dtype == np.float32
-        assert ours["count"] == 0
-
-
 def test_mixing_has_the_same_bytes_on_any_number_of_cores(monkeypatch):
     """As in one product of the whole, for blocks that divide the columns and not."""
     rng = np.random.default_rng(0)
@@ -212,24 +136,6 @@ def test_mixing_has_the_same_bytes_on_any_number_of_cores(monkeypatch):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_mixing_does_not_hide_what_fails_in_a_thread(monkeypatch):
-    def fail(*_, **__):
-        raise MemoryError
-
-    monkeypatch.setattr(np, "stack", fail)
-    with pytest.raises(MemoryError):
-        mix([{"w": np.ones(3)}] * 2, np.ones((2, 2)))
-
-
-@pytest.mark.parametrize(
-    "weights", [np.ones((2, 3)), np.array([[1.0, -1]]), np.zeros((1, 2))]
-)
-def test_weights_that_do_not_fit_are_refused(weights):
-    models = [{"w": np.ones(1)}] * 2
-    with pytest.raises(ValueError, match=r"weights must be of shape \(num_rows, 2\)"):
-        mix(models, weights)
-
-
 @pytest.mark.parametrize("a", [0.0, 0.3, 1.0])
 def test_self_weights_average_as_their_matrix_does(a):
     rng = np.random.default_rng(0)
@@ -243,29 +149,6 @@ def test_self_weights_average_as_their_matrix_does(a):
         np.testing.assert_allclose(ours["w"], theirs["w"], rtol=2e-7, atol=1e-8)
         assert ours["n"].tolist() == theirs["n"].tolist() == [7, 0]
         assert ours["w"].dtype == np.float32
-
-
-def test_many_self_weights_need_no_matrix_and_few_are_as_they_were(monkeypatch):
-    run = toys.resolved("self-weight", **{"self-weight.a": 0.5})
-    strategy = run.method.make_strategy(run.settings, run.params, experiment="e")
-    strategy.clients = {c: toys.info(c, num_train=5) for c in (0, 1)}
-    replies = {
-        c: Parcel(arrays=with_prefix(SHARED, {"w": np.array([v], np.float32)}))
-        for c, v in ((0, 4.0), (1, 8.0))
-    }
-    seen = []
-    for many in (3, 2):
-        monkeypatch.setattr("strategies.self_weight._MANY", many)
-        strategy.report.arrays.clear()
-        strategy.report.evaluations.clear()
-        strategy.initialise({"w": np.zeros(1, np.float32)})
-        strategy.step(1, replies)
-        sent = [float(a[SHARED + "w"][0]) for a in strategy.outgoing(2).values()]
-        told = [(e.client, e.metric, e.value) for e in strategy.report.evaluations]
-        seen.append((sent, told, list(strategy.report.arrays)))
-    assert seen[0][:2] == seen[1][:2]
-    assert seen[0][0] == [5.0, 7.0]
-    assert [found[2] for found in seen] == [["q"], []]
 
 
 def test_a_personal_strategy_keeps_the_model_of_who_did_not_reply():

@@ -84,19 +84,6 @@ def test_embeddings_and_gradients_are_those_of_views_cut_anew(encoder, post):
             torch.testing.assert_close(a / size, b / size, rtol=1e-4, atol=1e-5)
 
 
-def test_a_batch_of_two_views_is_the_batches_of_each():
-    cut, kept = both()
-    batch = np.array([7, 2, 19])
-    found = embeddings_and_gradients(
-        "gcn", kept, np.concatenate([kept.places(batch), kept.places(batch, 1)]), 0.0
-    )[0]
-    for k, triangles in enumerate(cut.views):
-        alone = NoisyView(triangles, device=toys.CPU, nodes=NODES)
-        rows = alone.places(batch)
-        expected = embeddings_and_gradients("gcn", alone, rows, 0.0)[0]
-        torch.testing.assert_close(found[3 * k : 3 * k + 3], expected, **CLOSE)
-
-
 def test_kept_are_matrices_and_features_once(monkeypatch):
     _, kept = both()
     rows = rows_of(kept)
@@ -110,13 +97,6 @@ def test_kept_are_matrices_and_features_once(monkeypatch):
     assert torch.equal(embeddings_and_gradients("gcn", kept, rows)[0], first)
 
 
-def test_without_a_row_there_is_nothing():
-    _, kept = both()
-    nothing = np.zeros(0, np.int64)
-    found = embeddings_and_gradients("gcn", kept, nothing)[0]
-    assert found.shape == (0, 64)
-
-
 def test_too_many_kinds_of_nodes_are_spread_step_by_step(monkeypatch):
     cut, kept = both()
     rows = rows_of(cut)
@@ -125,15 +105,6 @@ def test_too_many_kinds_of_nodes_are_spread_step_by_step(monkeypatch):
     assert type(kept.nodes(rows).x) is DistinctRows
     found = embeddings_and_gradients("gcn", kept, rows)[0]
     torch.testing.assert_close(found, expected, **CLOSE)
-    monkeypatch.undo()
-    different = GraphSet(**{**vars(GRAPHS), "x": RANDOM.x})  # as many as nodes
-    everyone = np.arange(2 * len(SEEN))
-    other = KeptNoisyView(
-        *kept.views, device=toys.CPU, nodes=NodeRows(different, toys.CPU)
-    )
-    assert not isinstance(other.nodes(everyone).x, SpreadRows)
-    one = np.flatnonzero(SIZES[SEEN] == 1)[:1]  # fewer nodes than kinds
-    assert isinstance(kept.nodes(one).x, SpreadRows)
 
 
 def test_a_batch_too_large_for_its_padding_is_cut_anew(monkeypatch):

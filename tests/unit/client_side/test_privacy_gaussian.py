@@ -12,8 +12,7 @@ from oracles.gaussian import gaussian_delta
 from scipy import stats
 from scipy.optimize import brentq
 
-from clients.privacy.accounts import Budgets, Ledger
-from fedgraph_flwr.core.errors import ConfigError, DataError, PrivacyBudgetError
+from fedgraph_flwr.core.errors import ConfigError, DataError
 
 pytest.importorskip("dp_accounting")
 
@@ -111,19 +110,6 @@ def balle_wang(effective):
     return brentq(lambda e: gaussian_delta(e, effective) - DELTA, 0, 200, xtol=1e-10)
 
 
-def delta_by_integration(epsilon, effective):
-    """Mass by which N(1, s^2) exceeds exp(epsilon) N(0, s^2)."""
-    x = np.linspace(-30 * effective, 30 * effective + 1, 200_001)
-    p, q = stats.norm(1, effective).pdf(x), stats.norm(0, effective).pdf(x)
-    return np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0), x)
-
-
-def test_the_analytic_gaussian_mechanism_is_its_definition():
-    for epsilon, effective in ((0.5, 1.0), (2.0, 0.7), (1.0, 3.0)):
-        expected = delta_by_integration(epsilon, effective)
-        assert gaussian_delta(epsilon, effective) == pytest.approx(expected, rel=1e-4)
-
-
 @pytest.mark.parametrize("sigma", [1.0, 2.0, 6.0])
 def test_one_round_is_the_analytic_gaussian_mechanism_of_replacing_a_client(sigma):
     exact = balle_wang(sigma / 2)
@@ -153,14 +139,3 @@ def test_little_noise_and_many_rounds_cost_no_time_and_no_memory(updates, epsilo
 def test_next_to_no_noise_is_refused(multiplier):
     with pytest.raises(ConfigError, match="too little to account for: it bounds noth"):
         epsilon_of({multiplier: 1}, DELTA)
-
-
-def test_the_ledger_accounts_by_these_functions(tmp_path):
-    limit = epsilon_of({4.0: 3}, DELTA) + 1e-6
-    one, budgets = np.arange(1), Budgets(update=limit)
-    own = Ledger(tmp_path / "e" / "c", data="d", rows=one, budgets=budgets)
-    for k in range(3):
-        own.charge_update(4.0, delta=DELTA, epsilon_of=epsilon_of, release=str(k))
-    assert own.read().client == (pytest.approx(limit, abs=1e-5), DELTA)
-    with pytest.raises(PrivacyBudgetError):
-        own.charge_update(4.0, delta=DELTA, epsilon_of=epsilon_of, release="3")
