@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from fedgraph_flwr.core.wire import Parcel, count_key, evaluation_key
 from ..losses import check_shapes
 
 Array = NDArray[np.floating]
-Ranked = Callable[[IntArray, IntArray], float]  # see `auc`
+Floats = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -60,59 +59,94 @@ def roc_auc(scores: Array, y: Array) -> TaskScores:
     scores, y : float arrays, shape (num_graphs, num_tasks)
         Larger scores speak for class 1; ``y`` is 0, 1 or NaN.
     """
-    return _per_task(scores, y, partial(_of_task, auc))
+    return _per_task(scores, y, lambda p, t: auc(Ranks(p[None], t[None] == 1))[0])
 
 
 def average_precision(scores: Array, y: Array) -> TaskScores:
     """Average precision of yes per task; skipped as in :func:`roc_auc`."""
-    return _per_task(scores, y, partial(_of_task, precision))
+    return _per_task(scores, y, lambda p, t: precision(Ranks(p[None], t[None] == 1))[0])
 
 
-def _of_task(score: Ranked, scores: NDArray[np.float64], y: Array) -> float:
-    return float(by_row(score, scores[None], y[None] == 1)[0])
+class Ranks:
+    """Rows of scores, each sorted from the highest; equal scores are one threshold.
+
+    Parameters
+    ----------
+    scores : float array, shape (num_rows, size)
+    is_positive : bool array of that shape
+        A row whose labels are all positive, or none, has no score.
+
+    Attributes
+    ----------
+    hits : bool array of that shape
+        Whether each item is positive.
+    above, places : int arrays of that shape
+        Number of items above each item's threshold, and at and above it.
+    positive, pairs : float64 arrays, shape (num_rows,)
+        Positives, and pairs of a positive and another one; NaN if there is no score.
+    """
+
+    def __init__(self, scores: Array, is_positive: NDArray[np.bool_]) -> None:
+        order = np.argsort(-scores, axis=1, kind="stable")
+        ordered = np.take_along_axis(scores, order, axis=1)
+        self.hits = np.take_along_axis(is_positive, order, axis=1)
+        rows, self.size = scores.shape
+        is_first = np.ones((rows, self.size + 1), bool)  # of equal scores
+        is_first[:, 1:-1] = ordered[:, 1:] != ordered[:, :-1]
+        at = np.arange(self.size)
+        self.above = np.maximum.accumulate(np.where(is_first[:, :-1], at, 0), axis=1)
+        ends = np.where(is_first[:, 1:], at + 1, self.size)
+        self.places = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
+        count = self.hits.sum(axis=1)
+        pairs = count * (self.size - count)
+        self.positive = np.where(pairs > 0, count, np.nan)
+        self.pairs = np.where(pairs > 0, pairs, np.nan)
 
 
-def of_classes(
-    score: Ranked,
-    logits: Array,
-    y: IntArray,
-    sought: object = None,
-) -> float:
-    """Mean over classes of :func:`auc` or :func:`precision`, one against the rest.
+def auc(ranks: Ranks) -> NDArray[np.float64]:
+    """Mann-Whitney by row: share of (positive, negative) pairs in the right order."""
+    mean_ranks = ranks.size + 0.5 - (ranks.places + ranks.above) / 2  # from below
+    total = (ranks.hits * mean_ranks).sum(axis=1)
+    found: NDArray[np.float64] = total - ranks.positive * (ranks.positive + 1) / 2
+    return found / ranks.pairs
 
-    Of two classes it is that of ``sought``, if this is one of them. Classes that no
-    row has, or all rows have, are left out. NaN without any other, or if logits are not
-    finite.
+
+def precision(ranks: Ranks) -> NDArray[np.float64]:
+    """Average precision by row, as scikit-learn's: equal scores are one threshold."""
+    seen = np.take_along_axis(ranks.hits.cumsum(axis=1), ranks.places - 1, axis=1)
+    found: NDArray[np.float64] = (ranks.hits * (seen / ranks.places)).sum(axis=1)
+    return found / ranks.positive
+
+
+def rank_classes(logits: Array, y: IntArray) -> Ranks | None:
+    """Rank rows for each class, one against the rest; None if that means nothing.
+
+    It means nothing without rows, of one class, or if logits are not finite.
     """
     wide = logits.astype(np.float64)
     num_classes = wide.shape[1]
     if not len(y) or num_classes == 1 or not np.isfinite(wide).all():
-        return math.nan
+        return None
     odds = np.ascontiguousarray(_log_odds(wide).T)
-    found = TaskScores(by_row(score, odds, y == np.arange(num_classes)[:, None]))
-    if num_classes == 2 and sought in (0, 1):
+    return Ranks(odds, y == np.arange(num_classes)[:, None])
+
+
+def of_classes(
+    score: Callable[[Ranks], NDArray[np.float64]],
+    ranks: Ranks | None,
+    sought: object = None,
+) -> float:
+    """Mean over classes of :func:`auc` or :func:`precision`.
+
+    Of two classes it is that of ``sought``, if this is one of them. Classes that no
+    row has, or all rows have, are left out. NaN without any other, or without ranks.
+    """
+    if ranks is None:
+        return math.nan
+    found = TaskScores(score(ranks))
+    if len(found.per_task) == 2 and sought in (0, 1):
         return float(found.per_task[sought])
     return found.mean
-
-
-def by_row(
-    score: Ranked, scores: NDArray[np.float64], is_positive: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """Score each row of two arrays of one shape, by :func:`auc` or :func:`precision`.
-
-    NaN where all labels of a row are positive, or none is.
-    """
-    found = np.full(len(scores), math.nan)
-    order = np.argsort(-scores, axis=1, kind="stable")
-    seen = np.cumsum(np.take_along_axis(is_positive, order, axis=1), axis=1)
-    ordered = np.take_along_axis(scores, order, axis=1)
-    is_last = np.ones(scores.shape, bool)  # of equal scores
-    is_last[:, :-1] = ordered[:, 1:] != ordered[:, :-1]
-    for row in range(len(scores)):
-        if 0 < seen[row, -1] < scores.shape[1]:
-            places = np.flatnonzero(is_last[row])
-            found[row] = score(seen[row, places], places + 1)
-    return found
 
 
 def mean_absolute_error(predicted: Array, y: Array) -> TaskScores:
@@ -143,38 +177,6 @@ def _per_task(
     return TaskScores(found)
 
 
-def auc(seen: IntArray, places: IntArray) -> float:
-    """Mann-Whitney: share of (positive, negative) pairs in the right order.
-
-    Parameters
-    ----------
-    seen : int array, shape (num_thresholds,)
-        Positives at and above each threshold, from the highest; equal scores are one.
-    places : int array, shape (num_thresholds,)
-        All at and above each threshold.
-    """
-    positive, size = int(seen[-1]), int(places[-1])
-    ranks = size + 0.5 - (places + _before(places)) / 2  # equal scores share their mean
-    total = ((seen - _before(seen)) * ranks).sum()
-    pairs = positive * (size - positive)
-    return float((total - positive * (positive + 1) / 2) / pairs)
-
-
-def precision(seen: IntArray, places: IntArray) -> float:
-    """Average precision: sum over thresholds of precision times the rise of recall.
-
-    Parameters as of :func:`auc`; equal scores are one threshold, as in scikit-learn.
-    """
-    return float(((seen - _before(seen)) * (seen / places)).sum() / seen[-1])
-
-
-def _before(counts: IntArray) -> IntArray:
-    """Return the counts at the thresholds before."""
-    before = np.zeros_like(counts)
-    before[1:] = counts[:-1]
-    return before
-
-
 def _log_odds(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Log-odds of each class against the rest; probabilities near 1 would tie."""
     nothing = np.full((len(logits), 1), -np.inf)
@@ -183,9 +185,6 @@ def _log_odds(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     others = np.logaddexp(np.hstack([nothing, below]), np.hstack([above, nothing]))
     odds: NDArray[np.float64] = logits - others
     return odds
-
-
-Floats = NDArray[np.floating[Any]]
 
 
 def class_scores(
@@ -226,13 +225,16 @@ def class_scores(
         if not len(y):
             continue
         mine = logits[rows]
+        ranks = rank_classes(mine, y)
         beside = {
             "accuracy": float((mine.argmax(1) == y).mean()),
             "loss": float(losses[rows].astype(np.float64).mean()),
-            AVERAGE_PRECISION: of_classes(precision, mine, y, rarest),
+            AVERAGE_PRECISION: of_classes(precision, ranks, rarest),
         }
         if split == "test":
-            beside |= {**f1_and_auc(mine, y), **_floor(partition, mine, y)}
+            beside["macro-f1"] = macro_f1(mine, y)
+            beside["roc-auc"] = of_classes(auc, ranks, 1)
+            beside |= _floor(partition, mine, y)
         for name, value in beside.items():
             if name == "loss" or not math.isnan(value):
                 found[evaluation_key(split, point, name)] = value
@@ -251,17 +253,10 @@ def _floor(partition: GraphPartition, logits: Floats, y: IntArray) -> dict[str, 
     return found
 
 
-def f1_and_auc(logits: Floats, y: IntArray) -> dict[str, float]:
-    """Macro-F1 and ROC-AUC of at least one row.
+def macro_f1(logits: Floats, y: IntArray) -> float:
+    """Mean F1 over the classes that occur among labels or predictions.
 
-    Returns
-    -------
-    dict
-        ``macro-f1``: mean F1 over the classes that occur among the labels or the
-        predictions, as ``sklearn.metrics.f1_score(average="macro")``; a class that is
-        predicted and has no row counts 0. ``roc-auc``: mean over classes of one against
-        the rest, as ``sklearn.metrics.roc_auc_score(multi_class="ovr")``, which refuses
-        a test set without rows of some class; see :func:`of_classes`.
+    As ``sklearn.metrics.f1_score(average="macro")``: a class that is predicted and has
+    no row counts 0.
     """
-    f1 = np.nanmean(class_f1(y, logits.argmax(1), logits.shape[1]))
-    return {"macro-f1": float(f1), "roc-auc": of_classes(auc, logits, y, 1)}
+    return float(np.nanmean(class_f1(y, logits.argmax(1), logits.shape[1])))

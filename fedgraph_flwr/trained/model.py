@@ -22,6 +22,7 @@ from clients.tasks.scores import (
     mean_absolute_error,
     of_classes,
     precision,
+    rank_classes,
     roc_auc,
 )
 
@@ -159,7 +160,7 @@ class Predictions:
         if metric == "accuracy":
             return float((outputs.argmax(1) == labels).mean())
         if metric == AVERAGE_PRECISION:
-            return of_classes(precision, outputs, labels, self.sought)
+            return of_classes(precision, rank_classes(outputs, labels), self.sought)
         if metric == SCALED:
             by = np.array(self.spreads)
             return mean_absolute_error(outputs / by, labels / by).mean

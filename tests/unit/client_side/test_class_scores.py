@@ -10,17 +10,20 @@ from scipy.special import softmax
 from sklearn import metrics
 
 from clients.tasks.scores import (
+    Ranks,
     auc,
-    by_row,
-    f1_and_auc,
+    macro_f1,
     of_classes,
     precision,
+    rank_classes,
 )
 from fedgraph_flwr.core.embedding_scores import class_f1
 
 
 def scored(logits, y):
-    found = f1_and_auc(logits, np.asarray(y))
+    y = np.asarray(y)
+    area = of_classes(auc, rank_classes(logits, y), 1)
+    found = {"macro-f1": macro_f1(logits, y), "roc-auc": area}
     return {name: value for name, value in found.items() if not np.isnan(value)}
 
 
@@ -69,15 +72,15 @@ def test_average_precision_is_scikit_learns(num_classes, seed):
     for rarest in (0, 1, None):  # None: no site tells its classes
         is_known = num_classes == 2 and rarest is not None
         expected = of_class[rarest] if is_known else np.mean(of_class)
-        found = of_classes(precision, logits, y, rarest)
+        found = of_classes(precision, rank_classes(logits, y), rarest)
         assert found == pytest.approx(expected)
 
 
 def test_of_labels_of_one_class_nothing_can_be_ranked():
     for logits, y in ((np.eye(2), [1, 1]), (np.zeros((2, 1)), [0, 0])):
-        assert np.isnan(of_classes(precision, logits, np.array(y), 1))
+        assert np.isnan(of_classes(precision, rank_classes(logits, np.array(y)), 1))
     endless = np.array([[np.inf, 0.0], [0.0, 1.0]])
-    assert np.isnan(of_classes(precision, endless, np.array([0, 1]), 1))
+    assert np.isnan(of_classes(precision, rank_classes(endless, np.array([0, 1])), 1))
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -92,7 +95,7 @@ def test_rows_are_scored_as_scikit_learn_scores_each(ties):
             (auc, metrics.roc_auc_score),
             (precision, metrics.average_precision_score),
         ):
-            found = by_row(ours, odds, labels)
+            found = ours(Ranks(odds, labels))
             for k in range(rows):
                 if 0 < labels[k].sum() < size:
                     assert found[k] == pytest.approx(theirs(labels[k], odds[k]))
