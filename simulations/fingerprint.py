@@ -24,7 +24,7 @@ from clients.sealing import (
     site_key_file,
 )
 from clients.store import bound_runs, default_state_dir
-from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.results.reader import blaming
 
 
@@ -45,60 +45,45 @@ def own_fingerprint(state_dir: Path, client_id: int, *, make: bool = False) -> s
     return fingerprint_of(read_site_key(path).public_key().public_bytes_raw())
 
 
-def fingerprints(state_dir: Path, run: str = "") -> list[str]:
+def fingerprints(state_dir: Path) -> list[str]:
     """Lines with the fingerprints of every client with a key below ``state_dir``.
-
-    Parameters
-    ----------
-    state_dir : Path
-        As given to the SuperNode.
-    run : str
-        Name of a run, which is that of its results folder; all if empty, the newest
-        first.
 
     Raises
     ------
     DataError
-        There is no such run, or no key.
+        There is no key.
     """
-    own = sorted((state_dir / IDENTITY).glob("client-*.key"), key=lambda p: _id(p.stem))
-    runs: dict[str, list[Path]] = {}
-    for key in sorted(state_dir.glob(f"*/client-*/{KEY}"), key=_age):
-        runs.setdefault(key.parents[1].name, []).append(key.parent)
-    if not own or (run and run not in runs):
-        where = f"run {run!r} in {state_dir}" if run else str(state_dir)
+    own = [_id(path.stem) for path in (state_dir / IDENTITY).glob("client-*.key")]
+    keys = sorted(state_dir.glob(f"*/client-*/{KEY}"), key=lambda p: -p.stat().st_mtime)
+    runs: dict[str, list[int]] = {}
+    for key in keys:
+        runs.setdefault(key.parents[1].name, []).append(_id(key.parent.name))
+    if not own:
         raise DataError(
-            f"no keys of {where}; give the SuperNode's state-dir with --state-dir, and"
-            " start a run whose letters are sealed, or make keys by --client 0 --make"
+            f"no keys of {state_dir}; give the SuperNode's state-dir with --state-dir,"
+            " and start a run whose letters are sealed, or make keys by --client 0"
+            " --make"
         )
-    lines = []
-    for path in own:
-        client = _id(path.stem)
-        lines.append(f"client {client:<4} {own_fingerprint(state_dir, client)}  (own)")
-    known = bound_runs(state_dir)
-    for name in [run] if run else runs:
-        numbers = ", ".join(map(str, known.get(name, ())))
-        lines.append(f"run {name} (Flower's {numbers or 'none'})")
-        for folder in sorted(runs[name], key=lambda f: _id(f.name)):
-            client = _id(folder.name)
+    lines = [
+        f"client {c:<4} {own_fingerprint(state_dir, c)}  (own)" for c in sorted(own)
+    ]
+    for name, clients in runs.items():
+        lines.append(f"run {name}")
+        for client in sorted(clients):
+            folder = state_dir / name / f"client-{client}"
             pinned = KeyRing(folder, client_id=client).pinned
             lines += [
                 f"  client {client}: neighbour {c:<4}"
                 f" {fingerprint_of(bytes.fromhex(pinned[c])[:32])}  (pinned)"
                 for c in sorted(pinned)
             ]
-    if strange := sorted(set(runs) - set(known)):
+    if strange := sorted(runs.keys() - bound_runs(state_dir).keys()):
         lines.append(
             f"warning: keys of {', '.join(strange)} belong to no run of Flower's known"
-            " here: the server named a second experiment in one run, or they were made"
-            " before runs were bound to their experiment; trust no pins of these"
+            " here: the server named a second experiment in one run; trust no pins of"
+            " these"
         )
     return lines
-
-
-def _age(path: Path) -> float:
-    """Newest first; names are the server's choice."""
-    return -path.stat().st_mtime
 
 
 def _id(name: str) -> int:
@@ -106,7 +91,6 @@ def _id(name: str) -> int:
 
 
 def fingerprint(
-    run: Annotated[str, typer.Argument(help="One run, else all.")] = "",
     *,
     state_dir: Annotated[
         Path | None, typer.Option(help="The SuperNode's state-dir.")
@@ -119,13 +103,11 @@ def fingerprint(
     ] = False,
 ) -> int:
     """Print fingerprints of the keys by which letters of this site are sealed."""
-    if make and client is None:
-        raise ConfigError("--make needs --client")
     folder = state_dir or default_state_dir()
     with blaming(folder):
-        if client is not None:
-            lines = [own_fingerprint(folder, client, make=make)]
+        if client is None:
+            lines = fingerprints(folder)
         else:
-            lines = fingerprints(folder, run)
+            lines = [own_fingerprint(folder, client, make=make)]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0

@@ -47,11 +47,9 @@ _BOOKKEEPING = ("alembic_version", "sqlite_sequence")  # of a database of Flower
 _UNWRITABLE = re.compile(r"\[Errno (13|30)\]")  # EACCES, EROFS, of Flower's own files
 _HOME_CURE = "export FLWR_HOME with a folder that can be written"
 _START_CURE = (
-    f" If there is no such file, {_HOME_CURE}. If"
-    " it has no error, another program may have the port, which it does not say: export"
-    " FLWR_LOCAL_SUPERLINK_HTTP_API_PORT with a free one. Or a start was killed as it"
-    " changed its list of runs: delete state.db beside that log. Then repeat the"
-    " command."
+    f" If there is no such file, {_HOME_CURE}. If it has no error, another program may"
+    " have the port: export FLWR_LOCAL_SUPERLINK_HTTP_API_PORT with a free one. Then"
+    " repeat the command."
 )
 
 
@@ -103,11 +101,12 @@ def run_flower(
     found = sorted(results.glob(f"*/{SUMMARY}"))
     if resumed := overrides.get("resume"):  # goes on in its old folder
         found = [p for p in [Path(str(resumed)) / SUMMARY] if p.is_file()]
-    folder = next((p.parent for p in found if _belongs(p.parent, run_id)), None)
-    if folder is None:
+    own = [p for p in found if load_summary(p.parent)["run_id"] == str(run_id)]
+    if not own:
         why = details.partition("failed with exception: ")[2] or details or status
         to_go_on = "" if resumed else _how_to_go_on(overrides, run_id)
         raise RunFailedError(f"{why} (see `flwr log {run_id} --show`){to_go_on}")
+    folder = own[0].parent
     summary = load_summary(folder)
     if summary["status"] != "completed":
         raise RunFailedError(f"{summary['error']} (results so far: {folder})")
@@ -128,17 +127,10 @@ def submit(
     ):
         file.write(run_config(overrides))
         file.flush()
-        command = [
-            "run",
-            str(app),
-            "--format",
-            "json",
-            "--run-config",
-            file.name,
-            "--federation-config",
-            f"num-supernodes={num_nodes} client-resources-num-cpus=1"
-            f" client-resources-num-gpus={num_gpus}",
-        ]
+        resources = f"num-supernodes={num_nodes} client-resources-num-cpus=1"
+        resources += f" client-resources-num-gpus={num_gpus}"
+        command = ["run", str(app), "--format", "json", "--run-config", file.name]
+        command += ["--federation-config", resources]
         done = _flwr(*command)
         for _ in range(_MORE_STARTS):
             if _NO_START not in done:
@@ -148,10 +140,9 @@ def submit(
     answer = _json(done)
     if not answer.get("success") or "run-id" not in answer:
         why = str(answer.get("error-message", done))
-        cure = f"; {_HOME_CURE}, then repeat the command" * bool(
-            _UNWRITABLE.search(why)
-        )
-        cure = _START_CURE if _NO_START in why else cure
+        cure = _START_CURE if _NO_START in why else ""
+        if _UNWRITABLE.search(why):
+            cure = f"; {_HOME_CURE}, then repeat the command"
         raise RunFailedError(f"flwr run refused the run: {why}{cure}")
     return int(answer["run-id"])
 
@@ -346,10 +337,6 @@ def _json(output: str) -> dict[str, Any]:
     except (json.JSONDecodeError, IndexError) as error:
         raise RunFailedError(f"flwr answered: {output.strip()[-2000:]}") from error
     return value
-
-
-def _belongs(folder: Path, run_id: int) -> bool:
-    return bool(load_summary(folder)["run_id"] == str(run_id))
 
 
 def stop() -> int:

@@ -20,7 +20,7 @@ from fedgraph_flwr.core.words import duration
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import read_times
 
-from .actors import machines, name_machines, num_actors
+from .actors import machine, num_actors
 from .inline import run_inline
 
 _ROUNDS = 2  # the first one imports and fills caches; the second shows the pace
@@ -36,13 +36,6 @@ class Probe(NamedTuple):
     seconds: float  # computing time of one client in a round, mean
     peak_bytes: int
     kept_bytes: int  # at the end, with all that is kept of the clients
-
-
-class Plan(NamedTuple):
-    """Estimates for one run; memory is that of all processes together."""
-
-    memory_bytes: float
-    round_seconds: float
 
 
 @handled_signals()
@@ -100,8 +93,8 @@ def estimate(
     nodes: int,
     actors: int,
     processes: int,
-) -> Plan:
-    """Multiply what two probes found; see `Plan`.
+) -> tuple[float, float]:
+    """Bytes of all processes together and seconds of a round, from two probes.
 
     Parameters
     ----------
@@ -124,7 +117,7 @@ def estimate(
     memory = processes * few.peak_bytes + messages * max(0, clients_per_round - probed)
     memory += actors * min(kept * (num_clients - probed), memory_share())
     per_node = math.ceil(clients_per_round / nodes)
-    return Plan(memory, math.ceil(nodes / actors) * per_node * more.seconds)
+    return memory, math.ceil(nodes / actors) * per_node * more.seconds
 
 
 def describe_plan(
@@ -138,11 +131,10 @@ def describe_plan(
         As a run does.
     """
     settings = resolve({**defaults(), **overrides}).settings
-    where, actors, processes = "", 1, 1
+    actors = processes = 1
     if not inline:
-        there = machines()
-        actors = num_actors(there, nodes=nodes, gpus=gpus)
-        where, processes = f" where {name_machines(there)}", actors + 1
+        actors = num_actors(machine(), nodes=nodes, gpus=gpus)
+        processes = actors + 1
     few = more = in_own_process(probe, dict(overrides), _FEW)
     if len(few.clients) < settings.num_clients:
         fit = int(_MORE_S / (_ROUNDS * few.seconds)) if few.seconds else _MORE
@@ -150,7 +142,7 @@ def describe_plan(
         more = in_own_process(probe, dict(overrides), at_most)
     rounds = settings.num_server_rounds
     nodes = 1 if inline else min(nodes, settings.num_clients)
-    plan = estimate(
+    memory, seconds = estimate(
         few,
         more,
         num_clients=settings.num_clients,
@@ -164,12 +156,12 @@ def describe_plan(
             f"plan of {settings.method} on {settings.dataset}:"
             f" {settings.num_clients} clients, {rounds} rounds,"
             f" {'inline' if inline else 'simulated by Flower'}",
-            f"  actors  {actors}, for {nodes} nodes{where}",
-            f"  memory  about {plan.memory_bytes / 1e9:.1f} GB, of which each process"
+            f"  actors  {actors}, for {nodes} nodes",
+            f"  memory  about {memory / 1e9:.1f} GB, of which each process"
             f" {few.peak_bytes / 1e9:.1f} GB before it has loaded all clients",
             # All rounds, and an evaluation as long as one at most.
-            f"  time    about {duration(plan.round_seconds * (rounds + 1))}, or"
-            f" {plan.round_seconds:.2f} s per round",
+            f"  time    about {duration(seconds * (rounds + 1))}, or"
+            f" {seconds:.2f} s per round",
             f"Estimates from round {_ROUNDS} of {len(more.clients)} clients,"
             f" {more.seconds:.3f} s each, on this machine as busy as it is now."
             " Start-up, the server's work and Flower's own processes and messages come"

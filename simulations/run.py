@@ -36,7 +36,7 @@ from fedgraph_flwr.core.words import BY_HAND
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 
-from .actors import machines, num_actors
+from .actors import machine, num_actors
 from .flower import run_flower
 from .inline import run_inline
 from .presets import load_preset
@@ -234,11 +234,13 @@ def run(
     results: Annotated[
         Path | None, typer.Option(help="Folder for results (else results/ here).")
     ] = None,
-    nodes: Annotated[int, typer.Option(help="SuperNodes to simulate.")] = 2,
+    nodes: Annotated[int, typer.Option(min=1, help="SuperNodes to simulate.")] = 2,
     gpus: Annotated[
-        float, typer.Option(help="Share of a GPU per Ray actor, e.g. 0.1.")
+        float, typer.Option(min=0, help="Share of a GPU per Ray actor, e.g. 0.1.")
     ] = 0.0,
-    jobs: Annotated[int, typer.Option(help="Runs side by side, with --inline.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Runs side by side, with --inline.")
+    ] = 1,
     plan_only: Annotated[
         bool,
         typer.Option(
@@ -254,10 +256,6 @@ def run(
     started, 130 after Ctrl-C or SIGTERM.
     """
     how = How(inline=inline, nodes=nodes, gpus=gpus, jobs=jobs)
-    if jobs < 1 or nodes < 1:
-        raise ConfigError("--jobs and --nodes must be at least 1")
-    if not gpus >= 0:  # NaN is not, either
-        raise ConfigError(f"--gpus must be a share of a GPU, at least 0, got {gpus:g}")
     if jobs > 1 and not inline:
         raise ConfigError("--jobs needs --inline: Flower shares one machine")
     if gpus and inline:
@@ -266,10 +264,15 @@ def run(
             " device=cuda gives the one process all of it"
         )
     runs = plan(name, read_settings(settings), seeds=seeds, results=results)
-    if gpus and not plan_only:  # which looks by itself
-        num_actors(machines(), nodes=nodes, gpus=gpus)
+    if gpus and "RAY_ADDRESS" not in os.environ:
+        num_actors(machine(), nodes=nodes, gpus=gpus)
     if plan_only:
-        _tell_plan(runs, how)
+        from .planning import describe_plan  # here: what it imports is for it alone
+
+        words = describe_plan(runs[0], inline=inline, nodes=nodes, gpus=gpus)
+        console.print(escape(words), soft_wrap=True)
+        if len(runs) > 1:
+            console.print(f"There are {len(runs)} such runs, {jobs} at a time.")
         return _COMPLETED
     if not inline:
         console.print(f"[dim]{escape(flower_line(runs[0]))}[/]", soft_wrap=True)
@@ -280,16 +283,6 @@ def flower_line(overrides: Mapping[str, Value]) -> str:
     """Write the line that starts the same run by Flower's own command."""
     words = " ".join(f"{k}={toml_value(v)}" for k, v in overrides.items())
     return f"flwr run . --run-config {shlex.quote(words)}"
-
-
-def _tell_plan(runs: list[dict[str, Value]], how: How) -> None:
-    """Print what one of the runs would take, and how many there are."""
-    from .planning import describe_plan  # here: what it imports is for it alone
-
-    words = describe_plan(runs[0], inline=how.inline, nodes=how.nodes, gpus=how.gpus)
-    console.print(escape(words), soft_wrap=True)
-    if len(runs) > 1:
-        console.print(f"There are {len(runs)} such runs, {how.jobs} at a time.")
 
 
 def _tell(what: str, runs: list[dict[str, Value]], how: How) -> int:

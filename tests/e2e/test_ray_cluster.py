@@ -12,7 +12,6 @@ from federation import environment, free_ports, kill
 
 from fedgraph_flwr.results.reader import load_summary
 from simulations import flower
-from simulations.actors import machines
 from simulations.inline import run_inline
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -88,7 +87,6 @@ def test_a_cluster_gives_the_bytes_of_one_process(
     monkeypatch.setattr(flower, "_look", watched)
     monkeypatch.setattr(flower, "_SELDOM_S", 1.0)
 
-    assert machines() == [(1, 0), (1, 0)]
     inline = run_inline({**RUN, **places["inline"]})
     ours = flower.run_flower({**RUN, **places["cluster"]}, num_nodes=3)
 

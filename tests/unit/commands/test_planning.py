@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 
 import pytest
 
@@ -33,7 +32,7 @@ def in_this_process(monkeypatch):
 
 
 def test_time_and_memory_by_hand():
-    plan = estimate(
+    memory, seconds = estimate(
         FEW,
         MORE,
         num_clients=10,
@@ -43,43 +42,32 @@ def test_time_and_memory_by_hand():
         processes=3,
     )
     # An actor serves 2 of 4 nodes in turn; a node asks 2 clients at most.
-    assert plan.round_seconds == 2 * 2 * 0.5
+    assert seconds == 2 * 2 * 0.5
     # A client costs 5 MB, of which an actor keeps 2; 7 more are kept, 5 more answer.
-    assert plan.memory_bytes == 3 * 400e6 + 2 * 7 * 2e6 + 5 * 3e6
+    assert memory == 3 * 400e6 + 2 * 7 * 2e6 + 5 * 3e6
 
 
 def test_a_process_keeps_no_more_clients_than_fit():
-    plan = estimate(FEW, MORE, num_clients=10**6, clients_per_round=1, **ALONE)
-    assert plan.memory_bytes == 400e6 + memory_share()
+    memory, _ = estimate(FEW, MORE, num_clients=10**6, clients_per_round=1, **ALONE)
+    assert memory == 400e6 + memory_share()
 
 
 def test_clients_that_were_all_probed_cost_what_they_took():
-    plan = estimate(FEW, FEW, num_clients=3, clients_per_round=3, **ALONE)
-    assert plan.memory_bytes == 400e6
+    memory, _ = estimate(FEW, FEW, num_clients=3, clients_per_round=3, **ALONE)
+    assert memory == 400e6
 
 
 @pytest.mark.parametrize(
     ("there", "nodes", "gpus", "expected"),
     [
-        ([(8, 0)], 9, 0.0, 8),
-        ([(8, 0)], 3, 0.0, 3),
-        ([(8, 1)], 50, 0.1, 8),
-        ([(8, 1)], 50, 0.25, 4),
-        ([(1.5, 0), (1.5, 0)], 9, 0.0, 2),  # an actor is on one machine
-        ([(8, 0), (4, 2)], 9, 0.5, 4),
+        ((8, 0), 9, 0.0, 8),
+        ((8, 0), 3, 0.0, 3),
+        ((8, 1), 50, 0.1, 8),
+        ((8, 1), 50, 0.25, 4),
     ],
 )
 def test_actors_are_bounded_by_nodes_cores_and_gpus(there, nodes, gpus, expected):
     assert actors.num_actors(there, nodes=nodes, gpus=gpus) == expected
-
-
-def test_a_cluster_that_accepts_and_never_answers_is_refused(monkeypatch):
-    monkeypatch.setattr(actors, "_ANSWER_S", 2.0)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        with pytest.raises(ConfigError, match=r"that answers \(no answer within 2 s\)"):
-            actors.machines()
 
 
 def test_a_plan_counts_the_server_and_takes_a_second_probe(monkeypatch):
@@ -90,7 +78,7 @@ def test_a_plan_counts_the_server_and_takes_a_second_probe(monkeypatch):
         return FEW if len(asked) == 1 else MORE
 
     monkeypatch.setattr(planning, "in_own_process", lambda _, *given: probe(*given))
-    monkeypatch.setattr(planning, "machines", lambda: [(2, 0)])
+    monkeypatch.setattr(planning, "machine", lambda: (2, 0))
     told = planning.describe_plan(
         {"method": "fedavg", "num-clients": 10, "client-fraction": 0.8},
         inline=False,
@@ -98,7 +86,7 @@ def test_a_plan_counts_the_server_and_takes_a_second_probe(monkeypatch):
         gpus=0.0,
     )
     assert asked == [3, 3 + 8]  # 10 s for two rounds of 0.6 s
-    assert "actors  2, for 4 nodes where this machine has 2 core(s)" in told
+    assert "actors  2, for 4 nodes" in told
     assert "about 1.2 GB" in told  # three processes of 0.4 GB
     assert "time    about 1:42, or 2.00 s per round" in told  # 50 and one
 
@@ -120,18 +108,16 @@ def test_a_probe_takes_all_clients_into_each_round(toy_data, monkeypatch):
     assert seen == [(1.0, True, (0, 4, 8)), (1.0, True, (0, 1, 2, 3, 4))]
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "host:port", "[::1]:1"])
-def test_a_cluster_that_does_not_answer_is_refused(monkeypatch, capfd, address):
-    monkeypatch.setenv("RAY_ADDRESS", address)
+def test_a_plan_knows_no_cluster(monkeypatch, capfd):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert fedgraph(["run", "fedavg", "--plan"]) == 2
-    told = capfd.readouterr().err
-    assert f"RAY_ADDRESS='{address}' names no Ray cluster that answers" in told
+    assert "RAY_ADDRESS='127.0.0.1:1' names a cluster" in capfd.readouterr().err
 
 
 def test_without_a_cluster_the_machine_is_this_one(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 7)
-    assert [cpus for cpus, _ in actors.machines()] == [7]
+    assert actors.machine()[0] == 7
 
 
 @pytest.mark.usefixtures("toy_data", "in_this_process")
@@ -167,5 +153,5 @@ def test_a_plan_of_what_cannot_run_is_refused(toy_data, capfd):
 
 
 def test_a_share_of_a_gpu_that_is_not_there_is_refused():
-    with pytest.raises(ConfigError, match="no actor: 2 machines have 12 core"):
-        actors.num_actors([(8, 0), (4, 1)], nodes=2, gpus=1.5)
+    with pytest.raises(ConfigError, match="no actor: this machine has 8 core"):
+        actors.num_actors((8, 1), nodes=2, gpus=1.5)

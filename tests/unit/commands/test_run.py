@@ -22,7 +22,7 @@ from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.results.run_file import RunFile
-from simulations.cli import SHOW, SITE, VERBS
+from simulations.cli import SITE, VERBS
 from simulations.cli import main as fedgraph
 from simulations.presets import list_presets
 from simulations.run import (
@@ -86,9 +86,8 @@ def test_a_failed_run_exits_with_1_and_is_named(command, toy_data, capfd):
         (["nonsense"], "a setting is written KEY=VALUE, got 'nonsense'"),
         (["seed=[1]"], "not a text, number, true or false"),
         (["--seeds", "1,x"], "--seeds needs numbers"),
-        (["--nodes", "0"], "--jobs and --nodes must be at least 1"),
-        (["--gpus", "-1"], "--gpus must be a share of a GPU, at least 0, got -1"),
-        (["--gpus", "nan"], "--gpus must be a share of a GPU, at least 0, got nan"),
+        (["--nodes", "0"], "0 is not in the range x>=1"),
+        (["--gpus", "-1"], "-1.0 is not in the range x>=0"),
         (["--gpus", "0.1"], "--gpus is for Flower's actors"),
         (["--flower", "--gpus", "1e9"], "1e+09 leaves room for no actor"),
         (
@@ -273,9 +272,7 @@ def test_the_list_of_verbs_imports_none_of_them(capsys):
     assert all(f"\n  {verb} " in done.stdout for verb in (*VERBS, "show", "site"))
 
 
-@pytest.mark.parametrize(
-    "verb", [*VERBS, *(f"show {v}" for v in SHOW), *(f"site {v}" for v in SITE)]
-)
+@pytest.mark.parametrize("verb", [*VERBS, *(f"site {v}" for v in SITE)])
 def test_every_verb_has_help(verb, capsys):
     assert fedgraph([*verb.split(), "--help"]) == 0
     told = capsys.readouterr().out
