@@ -59,7 +59,7 @@ def new_page(text: str) -> str:
         meaning = meanings(table)
         for key, f in table.config_fields().items():
             allowed = _allowed(f.metadata["rule"], key)
-            rows[key] = f"`{json.dumps(f.default)}`, {allowed} | {meaning[f.name]}"
+            rows[key] = f"`{json.dumps(f.default)}`; {allowed} | {meaning[f.name]}"
     return _with_rows(text, rows)
 
 
