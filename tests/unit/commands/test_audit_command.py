@@ -67,14 +67,6 @@ def rewrite(path, change, *, keep=10**6):
     assert check_log(path.read_bytes()).problems == []
 
 
-@pytest.mark.parametrize("log", ["site", "other", "server"])
-def test_a_whole_log_has_no_problem(site, capsys, log):
-    assert audit(site, log=log) == 0
-    said = capsys.readouterr().out
-    assert "every line holds the hash of the last" in said
-    assert "no problem found" in said
-
-
 @pytest.mark.parametrize("log", ["site", "other"])
 def test_logs_of_site_and_server_agree(site, capsys, log):
     assert with_server(site, log) == 0
@@ -188,20 +180,12 @@ def test_a_roll_call_that_ended_before_the_answer_came(
     assert (f"run 5, {message}: the site was asked" in told) == (code == 1)
 
 
-def test_a_site_that_lost_its_log_does_not_agree_with_the_server(site, capsys):
-    (site / "site.jsonl").write_bytes(b"")
-    assert with_server(site) == 1
-    assert "the server's log knows none of the nodes" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "change",
     [
         {"node": []},
-        {"head": ["a"]},
         {"head": {}},
         {"message": "x\nno problem found, and agrees with all"},
-        {"sent": {"0": {"bytes": 1, "sha256": []}}},
         {"sent": {"0\nno problem found": {"bytes": 1, "sha256": "a"}}},
         {"head": "\x1b[2K"},
         {"head": functools.reduce(lambda inner, _: [inner], range(600), "a")},
@@ -249,28 +233,21 @@ def test_a_log_that_was_moved_away_and_begun_anew(site, capsys):
     "line",
     [
         {"event": "answered", "run": 1, "sent": 3},
-        {"event": "received", "run": 1, "sent": {"0": 3}},
         {"event": "answered", "run": "1", "sent": {"a": "b"}},
         {"event": 3, "run": 1},
         {"event": "asked"},
-        {"event": "answered", "run": 1, "client": []},
-        {"event": "answered", "run": 1, "sha256": {}},
     ],
 )
-@pytest.mark.parametrize("more", [[], ["--csv"], ["--json"]])
-def test_lines_of_strange_types_are_named(site, capsys, line, more):
+def test_lines_of_strange_types_are_named(site, capsys, line):
     AuditLog(site / "site.jsonl").add([line])
-    assert audit(site, *more, "--server", site / "server.jsonl") == 1
-    if not more:
-        assert "holds what this version never writes" in capsys.readouterr().out
+    assert audit(site, "--json", "--server", site / "server.jsonl") == 1
+    assert with_server(site) == 1
+    assert "holds what this version never writes" in capsys.readouterr().out
 
 
-def test_what_is_no_file_is_exit_code_2(tmp_path, capsys):
+def test_an_empty_file_and_a_file_of_something_else(tmp_path, capsys):
     assert audit(tmp_path) == 2
     assert "cannot be read" in capsys.readouterr().err
-
-
-def test_an_empty_file_and_a_file_of_something_else(tmp_path):
     (tmp_path / "site.jsonl").write_bytes(b"")
     assert audit(tmp_path) == 0
     (tmp_path / "site.jsonl").write_bytes(b"a,b\n1,2\n")

@@ -182,13 +182,3 @@ def test_certificates_are_refused(tmp_path, names, words):
     assert done.returncode != 0
     assert words in done.stderr
     assert not (tmp_path / "c").exists()
-
-
-def test_guides_name_files_that_are_there():
-    """A guide names no file that is not there."""
-    for guide in ("deployment.md", "site.md"):
-        text = (EXAMPLES.parents[1] / "docs" / guide).read_text()
-        names = re.findall(r"examples/deployment/([\w.-]*\w)", text)
-        assert names
-        for name in names:
-            assert (EXAMPLES / name).is_file(), (guide, name)

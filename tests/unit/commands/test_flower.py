@@ -91,21 +91,6 @@ def test_flower_is_handed_any_text():
     assert tomllib.loads(flower.run_config(given)) == given
 
 
-def test_the_superlink_of_a_folder_that_was_deleted_is_stopped(folder, monkeypatch):
-    monkeypatch.setenv("FLWR_HOME", str(folder / "home"))
-    (folder / "quick").touch()
-    (folder / "status").write_text("finished:completed")
-    place = folder / "clone"
-    place.mkdir()
-    sleeper = ["bash", "-c", "exec -a flower-superlink sleep 60"]
-    with subprocess.Popen(sleeper, cwd=place) as superlink:
-        flower.submit({}, num_nodes=1)
-        assert superlink.poll() is None
-        place.rmdir()
-        flower.submit({}, num_nodes=1)
-        assert superlink.wait(20) == -signal.SIGTERM
-
-
 TABLES = "CREATE TABLE alembic_version (v); CREATE TABLE run (id);"
 
 
@@ -153,16 +138,6 @@ def test_a_superlink_that_does_not_start_is_told_with_the_cure(folder, monkeypat
         flower.submit({}, num_nodes=1)
 
 
-def test_a_folder_of_flower_that_cannot_be_written_is_told_with_the_cure(
-    folder, monkeypatch
-):
-    """As of a clone that is only read; Flower says no more than the system's error."""
-    said = "[Errno 30] Read-only file system: '/a/.flwr/credentials.yaml'"
-    monkeypatch.setattr(flower, "_flwr", lambda *_: f'{{"error-message": "{said}"}}')
-    with pytest.raises(RunFailedError, match=r"Errno 30.*; export FLWR_HOME with a f"):
-        flower.submit({"method": "fedavg"}, num_nodes=1)
-
-
 def test_before_flower_has_the_run_it_is_stopped_once_it_has_it(folder, capfd):
     press(folder, "handing")
     assert stopped(folder) == f"; {ENDS}"
@@ -183,13 +158,6 @@ def test_in_the_middle_the_run_is_stopped_and_can_be_resumed(folder):
     press(folder, "followed")
     assert stopped(folder) == f"; {ENDS}; to go on: resume={kept}"
     assert "stop" in asked(folder)
-
-
-def test_a_resumed_run_that_is_stopped_can_be_resumed_again(folder):
-    (folder / "quick").touch()
-    kept = begun(folder / "results" / f"20260101T000000Z-gcfl-{short_id(6)}")
-    press(folder, "followed")
-    assert stopped(folder, resume=str(kept)).endswith(f"resume={kept}")
 
 
 def test_a_run_that_flower_has_lost_is_told_with_the_cure(folder, capfd):
@@ -223,10 +191,3 @@ def test_what_flower_does_not_stop_is_told(folder, status, said):
         command.read_text().replace("stop) ", f'stop) echo "{status}" > status; ')
     )
     assert said in stopped(folder)
-
-
-def test_an_answer_that_is_none_does_not_hide_what_goes_on(folder):
-    (folder / "quick").touch()
-    (folder / "stop-answer").write_text("no connection")
-    press(folder, "followed")
-    assert "run 7 may go on; to stop it: flwr stop 7 (flwr answered" in stopped(folder)

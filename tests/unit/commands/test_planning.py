@@ -6,8 +6,7 @@ import logging
 
 import pytest
 
-from fedgraph_flwr.core.errors import ConfigError, DataError
-from fedgraph_flwr.core.process import memory_share
+from fedgraph_flwr.core.errors import DataError
 from simulations import actors, planning
 from simulations.cli import main as fedgraph
 from simulations.planning import Probe, estimate
@@ -18,7 +17,6 @@ FEW = Probe(
 MORE = Probe(
     clients=(0, 2, 5, 7, 9), seconds=0.5, peak_bytes=410_000_000, kept_bytes=394_000_000
 )
-ALONE = {"nodes": 1, "actors": 1, "processes": 1}
 
 
 @pytest.fixture
@@ -45,16 +43,6 @@ def test_time_and_memory_by_hand():
     assert seconds == 2 * 2 * 0.5
     # A client costs 5 MB, of which an actor keeps 2; 7 more are kept, 5 more answer.
     assert memory == 3 * 400e6 + 2 * 7 * 2e6 + 5 * 3e6
-
-
-def test_a_process_keeps_no_more_clients_than_fit():
-    memory, _ = estimate(FEW, MORE, num_clients=10**6, clients_per_round=1, **ALONE)
-    assert memory == 400e6 + memory_share()
-
-
-def test_clients_that_were_all_probed_cost_what_they_took():
-    memory, _ = estimate(FEW, FEW, num_clients=3, clients_per_round=3, **ALONE)
-    assert memory == 400e6
 
 
 @pytest.mark.parametrize(
@@ -114,12 +102,6 @@ def test_a_plan_knows_no_cluster(monkeypatch, capfd):
     assert "RAY_ADDRESS='127.0.0.1:1' names a cluster" in capfd.readouterr().err
 
 
-def test_without_a_cluster_the_machine_is_this_one(monkeypatch):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("os.cpu_count", lambda: 7)
-    assert actors.machine()[0] == 7
-
-
 @pytest.mark.usefixtures("toy_data", "in_this_process")
 def test_a_plan_starts_no_run(tmp_path, capfd):
     results = tmp_path / "results"
@@ -139,19 +121,3 @@ def test_a_plan_starts_no_run(tmp_path, capfd):
     assert "There are 2 such runs" in told
     assert not results.exists()
     assert not (tmp_path / "state").exists()
-
-
-@pytest.mark.usefixtures("in_this_process")
-def test_a_plan_of_what_cannot_run_is_refused(toy_data, capfd):
-    def broken(settings, client_id):
-        raise DataError("no graphs today")
-
-    toy_data.setattr("datasets.load_partition", broken)
-
-    assert fedgraph(["run", "fedavg", "--inline", "--plan"]) == 2
-    assert "no graphs today" in capfd.readouterr().err
-
-
-def test_a_share_of_a_gpu_that_is_not_there_is_refused():
-    with pytest.raises(ConfigError, match="no actor: this machine has 8 core"):
-        actors.num_actors((8, 1), nodes=2, gpus=1.5)

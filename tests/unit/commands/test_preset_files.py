@@ -46,7 +46,6 @@ def test_a_file_is_a_preset(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("[config", "is not valid TOML"),
-        ("config = " + "[" * 5000, "is not valid TOML"),
         ('method = "gcfl"', ": not a preset .*'method'.*keys stand in config"),
         ("[config]\nseeds = [1, 2]", r"seeds must be .* got \[1, 2\] in \[config\]"),
         ('axes = ["a"]', "called <name>.family.toml"),
@@ -144,13 +143,9 @@ def test_one_name_may_come_from_one_place_only(
     ("old", "new", "message"),
     [
         ('axes = ["a", "b", "c"]', "", "KeyError"),
-        ('"a", "b", "c"', '"a", "b"', "unexpected keyword argument 'c'"),
-        ('"a", "b", "c"', '"a", "b", "c", "d"', "KeyError"),
         ("{b} by", "{e} by", "KeyError"),
         ('"Z"', '"Z"\nnum-clients = 5', "unknown entries .*'num-clients'.* of axis b"),
         ("seed = 1,", "seed = [1],", r"seed must be .* in \[config\]"),
-        ("dropout = 0.5", "dropout = []", r"dropout must be .* \[c\]"),
-        ('{ b = ["z"] }', '{ d = ["z"] }', "KeyError"),
         (
             '{ b = ["z"] }',
             '{ b = ["u"] }',

@@ -11,10 +11,8 @@ from functools import cache
 import pytest
 
 from fedgraph_flwr.core.rules import Value
-from fedgraph_flwr.methods.spreadgnn import SpreadGNNParams
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from simulations.presets import list_presets, load_preset
-from strategies.spreadgnn import make_topology
 
 NAMES = list(list_presets())
 GROUPS = {
@@ -252,15 +250,6 @@ def test_the_families_have_all_their_members() -> None:
     assert sum(found.values()) == len(NAMES)
 
 
-def test_rates_and_epochs_on_nodes_are_of_the_grid_of_the_paper() -> None:
-    """FedGKD, App. B.3; a product of tau and clients above 5 leaves one model."""
-    for match in fitting(r".*-<NODES>-\d+"):
-        config = configured(match[0]).to_config()
-        assert config["learning-rate"] in (0.005, 0.01)
-        assert config["local-epochs"] in (1, 3, 5, 7)
-        assert config.get("fedgkd.tau", 0.1) * config["num-clients"] <= 5
-
-
 def test_the_control_of_fedgkd_has_its_weight_and_its_training() -> None:
     for clients in (5, 10, 20):
         ours = configured(f"self-weight-cora-{clients}").to_config()
@@ -272,14 +261,3 @@ def test_the_control_of_fedgkd_has_its_weight_and_its_training() -> None:
         assert ours["self-weight.proximal-lambda"] == pull
         for key in ("learning-rate", "local-epochs"):
             assert ours[key] == theirs[key]
-
-
-def test_the_random_pairs_of_figure_5_fall_into_two_parts() -> None:
-    """A connected graph with two neighbours each would be the ring again."""
-    params = configured("spreadgnn-sage-sider-8-random-2").params
-    assert isinstance(params, SpreadGNNParams)
-    topology = make_topology(8, params)
-    assert sorted(map(len, topology.components())) == [3, 5]
-    other = configured("spreadgnn-sage-sider-8-random-4").params
-    assert isinstance(other, SpreadGNNParams)
-    assert make_topology(8, other).is_connected()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import multiprocessing
 import os
 import signal
@@ -29,7 +28,6 @@ from simulations.run import (
     How,
     execute,
     flower_line,
-    named,
     numbers,
     parse_assignment,
     plan,
@@ -138,13 +136,6 @@ def test_a_method_stands_for_its_defaults(command, tmp_path, capfd):
     assert not METHODS.keys() & list_presets().keys()
 
 
-def test_brackets_are_shown_and_lines_not_broken(command, capfd):
-    text = f"[val]{'x' * 100}"
-    assert command(text) == 2
-    told = capfd.readouterr().err
-    assert f"error: a setting is written KEY=VALUE, got '{text}'" in told
-
-
 def test_ctrl_c_ends_without_a_traceback(command, monkeypatch, capfd):
     def stop(*_, **__):
         raise KeyboardInterrupt("; so is run 7")
@@ -154,17 +145,6 @@ def test_ctrl_c_ends_without_a_traceback(command, monkeypatch, capfd):
     told = capfd.readouterr().err
     assert told.endswith(f"{BY_HAND}; so is run 7\n")
     assert "Traceback" not in told
-
-
-def test_runs_side_by_side_name_their_seed(caplog):
-    caplog.set_level("INFO", "flwr")
-    logger = logging.getLogger("flwr")
-    for seed in (1, 42):
-        prefix = named(seed)
-        logger.addFilter(prefix)
-        logger.info("round %d", 1)
-        logger.removeFilter(prefix)
-    assert caplog.messages == ["[seed 1] round 1", "[seed 42] round 1"]
 
 
 @pytest.fixture
@@ -185,9 +165,7 @@ def heeds_signals():
     ("sign", "whom"),
     [
         (signal.SIGINT, "the group, as a terminal does"),
-        (signal.SIGINT, "the parent alone"),
         (signal.SIGTERM, "the parent alone"),
-        (signal.SIGTERM, "the group, as `timeout` does"),
         (signal.SIGHUP, "the group, as a terminal that is closed does"),
     ],
 )

@@ -12,7 +12,7 @@ from clients.store import bind_run
 from fedgraph_flwr.core.network import Network, build_topology
 from fedgraph_flwr.node.node_config import trusted_peers
 from fedgraph_flwr.results.printed import describe_network, facts_of
-from fedgraph_flwr.view.matrices import draw_facts, draw_network
+from fedgraph_flwr.view.matrices import draw_network
 from simulations.cli import main as fedgraph
 
 PNG = b"\x89PNG"
@@ -68,19 +68,6 @@ def test_fingerprints_of_all_runs_newest_first(site, capsys):
     ]
 
 
-def test_a_second_experiment_of_one_run_is_warned_of(site, capsys):
-    folder, _ = site
-    aside = KeyRing(folder / "0-side" / "client-2", client_id=2)
-    assert aside.public_key
-    lines = printed(capsys, "--state-dir", folder)
-    assert "run 0-side" in lines
-    assert lines[-1].startswith("warning: keys of 0-side belong to no run of Flower's")
-    bind_run(folder, 6, "0-side")
-    assert not [
-        line for line in printed(capsys, "--state-dir", folder) if "warn" in line
-    ]
-
-
 def test_a_key_is_made_before_any_run_and_used_by_all(tmp_path, capsys):
     given = ("--state-dir", tmp_path, "--client", 3)
     assert fedgraph(["site", "fingerprint", *map(str, given)]) == 2
@@ -113,12 +100,6 @@ def test_a_topology_is_said_and_drawn(tmp_path, capsys):
     assert figure.read_bytes().startswith(PNG)
 
 
-def test_an_impossible_topology_exits_with_the_reason(capsys):
-    given = ["random-regular", "--clients", "5", "--degree", "3"]
-    assert fedgraph(["topology", *given]) == 2
-    assert "5 clients with 3 neighbours" in capsys.readouterr().err
-
-
 def test_words_for_a_network():
     assert describe_network(facts()) == (
         "ring topology, 4 edges, connected, spectral gap 0.6667 with metropolis weights"
@@ -138,14 +119,6 @@ def test_words_for_a_network():
     )
 
 
-def test_facts_are_json_and_name_the_parts():
-    found = facts("random-regular", clients=8, degree=1)
-    assert json.loads(json.dumps(found)) == found
-    assert found["is_connected"] is False
-    assert len(found["rest"]) == 4
-    assert found["spectral_gap"] == pytest.approx(0, abs=1e-12)
-
-
 def test_a_runs_network_is_drawn_from_its_summary(tmp_path):
     assert draw_network(tmp_path) == []
     summary = {"network": facts("star", gone=[3])}
@@ -153,17 +126,3 @@ def test_a_runs_network_is_drawn_from_its_summary(tmp_path):
     (path,) = draw_network(tmp_path)
     assert path.name == "network.png"
     assert path.read_bytes().startswith(PNG)
-
-
-def test_the_figures_command_draws_the_network_too(tmp_path, capsys):
-    (tmp_path / "summary.json").write_text(json.dumps({"network": facts()}))
-    assert fedgraph(["figures", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'network.png'}\n"
-
-
-def test_who_has_gone_changes_the_picture(tmp_path):
-    pictures = [
-        draw_facts(given, tmp_path / f"{i}.png").read_bytes()
-        for i, given in enumerate([facts(), facts(gone=[2]), facts("star")])
-    ]
-    assert len(set(pictures)) == 3

@@ -14,7 +14,6 @@ from fedgraph_flwr.core.errors import ConfigError, FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations import study
 from simulations import study as figures
-from simulations.benchmark.verdict import judge
 from simulations.cli import main as fedgraph
 from simulations.markup import markdown
 from simulations.presets import load_preset
@@ -155,35 +154,6 @@ def test_results_survive_their_file_and_new_ones_replace_old(tmp_path):
         read(path)
 
 
-def test_a_tie_is_a_tie_after_six_digits(tmp_path):
-    file = tmp_path / "runs.csv"
-    thirds = {"a": (1 / 3, 1 / 3, 1 / 3), "b": (1.0, 0.0, 0.0)}
-    ours, theirs = (
-        [result(row, s, **{"best_val per client": {0: v}}) for s, v in enumerate(of)]
-        for row, of in thirds.items()
-    )
-    write(file, [*ours, *theirs])
-    kept = {name: records(of) for name, of in frame.by_row(read(file)).items()}
-    for a, b in ((ours, theirs), (kept["a"], kept["b"]), (ours, kept["a"])):
-        found = pair(a, b, "best_val")
-        assert (found.num_not_worse, found.num_tied) == (1, 1)
-    # A benchmark compares new runs with kept ones.
-    assert judge(pair(ours, kept["a"], "best_val"), "t") == "no difference"
-
-
-def test_an_older_file_has_nan_for_unknown_scores_and_no_data(tmp_path):
-    path = tmp_path / "runs.csv"
-    path.write_text(
-        "row,dataset,seed,split_seed,split_hash,rounds,final,best_val,best_val_trained,"
-        "validation,edge_epsilon,weights,commit,wall_s\n"
-        "a,BACE,1,1,h,40,0.4,0.5,nan,0.75,2.0,w,c,1.5\n"
-    )
-    assert records(read(path)) == [result("a", 1, 0.5, split_hash="h")]
-    path.write_text(path.read_text().replace(",1.5", ""))
-    with pytest.raises(FedGraphError, match="is not a file of results"):
-        read(path)
-
-
 def test_a_seed_counts_once_in_a_row():
     with pytest.raises(FedGraphError, match="row 'a' has seed 1 on split seed 1 twice"):
         merge([], [result("a", 1, 0.5), result("b", 1, 0.5), result("a", 1, 0.6)])
@@ -231,22 +201,6 @@ def test_a_row_is_named_after_the_nearest_preset():
     assert row_name("gcfl", "BACE", {}) == "gcfl on BACE"
 
 
-def test_without_a_preset_runs_of_other_settings_are_other_rows():
-    config = {**defaults(), "method": "fedavg", "dataset": "synthetic"}
-    assert row_name("fedavg", "tu:MUTAG", {}) == "fedavg on tu:MUTAG"
-    known = resolve({**config, "dataset": "MUTAG"}).to_config()
-    found = row_name("fedavg", "MUTAG", {**known, "num-server-rounds": 7})
-    assert found == "fedavg on MUTAG (num-server-rounds=7)"
-
-
-def test_a_run_from_before_a_key_was_there_has_its_default():
-    known = settings("self-weight-cora-10")
-    assert row_name("self-weight", "Cora", known) == "self-weight-cora-10"
-    assert known.pop("self-weight.proximal-lambda") != 0
-    found = row_name("self-weight", "Cora", known)
-    assert found == "self-weight-cora-10 (self-weight.proximal-lambda=0.0)"
-
-
 def test_a_run_becomes_a_result(run):
     folder = run("fedavg", **{"num-server-rounds": 2}).path
     (one,) = find_runs([folder]).runs
@@ -263,19 +217,6 @@ def test_a_run_becomes_a_result(run):
     assert found["data"] == ""  # toys have no files
     without, _ = from_run(one, "a", per_client=False)
     assert not [name for name in without if name.endswith("per client")]
-
-
-def test_a_result_knows_its_own_start(run):
-    finished = run("fedavg", **{"num-server-rounds": 1})
-    (one,) = find_runs([finished.path]).runs
-    found, _ = from_run(one, "a", per_client=False)
-    at = [
-        finished.values("accuracy")["0", str(c), "test", "post_aggregation", "accuracy"]
-        for c in range(one.split[2])
-    ]
-    assert found["start"] == pytest.approx(sum(at) / len(at))
-    (finished.path / "rounds.csv").unlink()
-    assert "start" not in from_run(one, "a", per_client=False)[0]
 
 
 def test_a_row_may_be_compared_with_its_own_start(tmp_path):
@@ -442,23 +383,6 @@ def test_the_program_writes_a_page_and_draws_differences(tmp_path, capsys):
     write(path, [result("fgcl-gcn-bace-10", 1)])
     assert fedgraph(["study", "fgcl", *options]) == 2
     assert "no difference of [[figure]]" in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_sweep_is_drawn_by_itself(tmp_path, capsys):
-    """Rows of figure 2 of GCFL are named as the run config of its points says."""
-    names = [
-        row_name("gcfl+", "molecules", settings("gcfl-plus-molecules", **changed))
-        for changed in (
-            {"num-server-rounds": 100},
-            {"num-server-rounds": 100, "gcfl.mean-norm-threshold": 0.09},
-        )
-    ]
-    path = tmp_path / "runs.csv"
-    write(path, [result(name, 10) for name in names])
-    options = ["gcfl", "--csv", str(path), "--figures", str(tmp_path / "img")]
-    assert fedgraph(["study", *options]) == 0
-    assert [p.name for p in (tmp_path / "img").iterdir()] == ["gcfl-epsilon-1.png"]
-    assert "in no table" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -61,15 +61,6 @@ def test_of_errors_the_largest_stands_first(copy, monkeypatch):
     assert "2 more  better" in text
 
 
-def test_a_run_of_embeddings_that_goes_on_has_scores(copy):
-    (copy / "summary.json").unlink()
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps({**config, "task": "graph-embedding"}))
-    row = "0,-1,all,post_aggregation,accuracy,0.25,4"
-    (copy / "rounds.csv").write_text(f"header\n{row}\n")
-    assert "mean all accuracy 0.2500 after round 0" in drawn(copy)
-
-
 def test_it_ends_with_the_run(copy, monkeypatch, capsys):
     summary = (copy / "summary.json").read_text()
     (copy / "summary.json").unlink()
