@@ -1,7 +1,6 @@
 """Diffusion views against series, exponentials, PyTorch Geometric; their cache."""
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -132,40 +131,6 @@ def test_ppr_is_the_series(graph, alpha):
         spec = DiffusionSpec(alpha=alpha, threshold=threshold)
         expected = sparsified(series, threshold)
         assert view_of(*graph, spec) == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_as_in_pytorch_geometric(seed):
-    spec, options = PPR, {"method": "ppr", "alpha": 0.2}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its own, on import
-        import torch
-        from torch_geometric.data import Data
-        from torch_geometric.transforms import GDC
-
-        num_nodes, pairs = random_graph(40, 0.06, seed)
-        graphs = graph_set((num_nodes, pairs))
-        gdc = GDC(
-            self_loop_weight=1,
-            normalization_in="sym",
-            normalization_out="col",
-            diffusion_kwargs=options,
-            sparsification_kwargs={"method": "threshold", "eps": spec.threshold},
-        )
-        edges = torch.from_numpy(graphs.edge_index).long()
-        looped = torch.cat([edges, torch.arange(num_nodes).expand(2, -1)], dim=1)
-        walk = gdc.transition_matrix(
-            looped, torch.ones(looped.shape[1]), num_nodes, "sym"
-        )
-        before = gdc.diffusion_matrix_exact(*walk, num_nodes, **options).numpy()
-        after = gdc(Data(edge_index=edges, num_nodes=num_nodes))
-    ours = diffusion.diffusion_matrices(
-        diffusion.adjacency_matrices(graphs, np.array([0])), spec
-    )
-    assert ours[0] == pytest.approx(before, abs=2e-6)
-    view = diffuse(graphs, spec)
-    assert view.edge_index.tolist() == after.edge_index.tolist()
-    assert view.weight == pytest.approx(after.edge_attr.numpy(), abs=1e-5)
 
 
 # --- properties ---

@@ -256,59 +256,44 @@ def test_nodes_without_label_have_no_role(tmp_path):
     assert (part.graphs.y[::3] == -1).all()
 
 
+ONE_GRAPH = {"dataset": "graph-csv", "held_out": 0.2}
+NO_TEST = "graph,label,split\ng1,no,train\ng2,yes,train\ng3,no,val\n"
+
+
 @pytest.mark.parametrize(
-    ("prepare", "changes", "error", "message"),
+    ("write", "where", "given", "changes", "message"),
     [
-        (lambda _: None, {}, DataError, r"there is no file .*correct data-dir"),
-        (lambda d: d.mkdir(), {}, DataError, r"has neither nodes.csv nor a folder"),
+        (None, "", (), {}, r"there is no file .*correct data-dir"),
+        (own_files.write, "a", (), {}, r"there is no schema .*fedgraph site schema"),
         (
-            lambda d: own_files.write(d / "a"),
-            {"num_clients": 2},
-            ConfigError,
+            *(own_files.write, "a", (), {"num_clients": 2}),
             r"has 1 folder\(s\).*set num-clients to 1",
         ),
         (
-            lambda d: own_files.write(d / "a"),
-            {},
-            DataError,
-            r"there is no schema .*fedgraph site schema",
-        ),
-        (
-            lambda d: own_files.write_graph(d),
-            {},
-            ConfigError,
+            *(own_files.write_graph, "", (), {}),
             r"is for dataset 'graph-csv', but the run has 'graphs-csv'; set dataset",
         ),
         (
-            lambda d: own_files.write(d),
-            {"csv_label_kind": "binary"},
-            ConfigError,
+            *(own_files.write, "", (), {"csv_label_kind": "binary"}),
             r"has kind 'classes', but csv-label-kind is 'binary'; set csv-label-kind",
         ),
         (
-            lambda d: own_files.write(d, *many(2)),
-            {},
-            DataError,
+            *(own_files.write, "", many(2), {}),
             r"client 0 has 2 usable graph\(s\).*at least 3; add some",
         ),
         (
-            lambda d: own_files.write(
-                d, "graph,label,split\ng1,no,train\ng2,yes,train\ng3,no,val\n"
-            ),
-            {},
-            DataError,
+            *(own_files.write, "", (NO_TEST,), {}),
             r"client 0: column 'split' of .* names nothing test; name at least one",
         ),
         (
-            lambda d: own_files.write_graph(d, "node,age,label\na,1,\nb,2,\n"),
-            {"dataset": "graph-csv", "held_out": 0.2},
-            DataError,
+            *(own_files.write_graph, "", ("node,age,label\na,1,\nb,2,\n",), ONE_GRAPH),
             r"^0 labelled nodes of client 0 in .*data with held-out 0.2 .*label more",
         ),
     ],
 )
-def test_what_a_client_cannot_use(tmp_path, prepare, changes, error, message):
+def test_what_a_client_cannot_use(tmp_path, write, where, given, changes, message):
     folder = tmp_path / "data"
-    prepare(folder)
-    with pytest.raises(error, match=message):
+    if write is not None:
+        write(folder / where, *given)
+    with pytest.raises((ConfigError, DataError), match=message):
         load_partition(settings(folder, tmp_path / "cache", **changes), 0)

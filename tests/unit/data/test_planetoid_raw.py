@@ -140,6 +140,13 @@ def test_what_is_no_matrix_or_graph_is_refused(tmp_path, part, value, problem):
         read_part(raw / f"ind.citeseer.{part}")
 
 
+def test_a_node_number_that_would_fill_the_memory_is_refused(tmp_path):
+    raw = write(tmp_path)
+    (raw / "ind.citeseer.test.index").write_text("508\n1000000000\n")
+    with pytest.raises(DataError, match=r"test\.index is not taken: .*100000"):
+        load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [

@@ -179,6 +179,10 @@ def test_numbers_and_dates_far_from_0_are_centred(tmp_path, value):
     assert abs(x.mean()) < 0.11
     assert 0.9 < x.std() < 1.1
     assert any("the schema tells its mean" in note for note in notes)
+    if age.kind == "date":
+        other = site(tmp_path / "other", age=lambda i: f"{i % 12 + 1:02d}/01/2024")
+        with pytest.raises(DataError, match="must be a date such as 2024-01-31"):
+            build(other, schema, bad_rows="refuse")
     quiet, _ = infer_schema(folder, statistics=False)
     x = build(folder, quiet, bad_rows="refuse")[0].x[:, 0]
     assert age.kind == "number" or abs(x).max() < 40  # years from 2020

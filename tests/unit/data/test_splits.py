@@ -97,16 +97,6 @@ def test_test_graphs_that_others_train_on_are_counted():
     assert none == [(0, 0)] * 3
 
 
-@pytest.mark.parametrize(("kind", "count"), [("chunks-overlap", 1), ("chunks", 0)])
-def test_overlap_is_said_by_every_client(monkeypatch, caplog, kind, count):
-    whole = toys.random_graphs(300)
-    monkeypatch.setattr("datasets.partition.load_tu", lambda *_, **__: whole)
-    loaded = toys.run_settings(dataset="MUTAG", partition=kind, num_clients=5)
-    datasets.load_partition(loaded, 2)
-    said = [m for m in caplog.messages if "other clients train on" in m]
-    assert len(said) == count
-
-
 @pytest.mark.parametrize(
     ("kind", "digest"),
     [

@@ -1,7 +1,5 @@
 """The generated default data set."""
 
-import random
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ import toys
 
 import datasets
 from datasets import synthetic
-from fedgraph_flwr.core.seeding import derive_seed
 
 
 def settings(**changes):
@@ -57,41 +54,6 @@ def test_same_seed_same_graphs_whatever_came_before(graphs):
     assert not np.array_equal(
         synthetic.generate_client(2, 123).edge_index, graphs[0].edge_index
     )
-
-
-@pytest.mark.slow  # the import alone takes seconds
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
-def test_graphs_are_those_of_pytorch_geometric(graphs):
-    from torch_geometric.utils import barabasi_albert_graph, erdos_renyi_graph
-
-    for client, data in enumerate(graphs):
-        for i in range(40):
-            seed = derive_seed(123, "synthetic", client, i)
-            torch.manual_seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002 - what PyTorch Geometric uses
-            nodes = int(data.node_ptr[i + 1] - data.node_ptr[i])
-            expected = barabasi_albert_graph(nodes, synthetic.EDGES_PER_NEW_NODE)
-            if i % 2 == 0:
-                density = expected.shape[1] / (nodes * (nodes - 1))
-                expected = erdos_renyi_graph(nodes, density)
-            own = slice(data.edge_ptr[i], data.edge_ptr[i + 1])
-            assert np.array_equal(data.edge_index[:, own], expected)
-
-
-def test_global_random_streams_are_left_alone():
-    def draw():
-        return torch.rand(3).tolist(), np.random.rand(), random.random()  # noqa: NPY002
-
-    def seed():
-        torch.manual_seed(1)
-        np.random.seed(1)  # noqa: NPY002 - the global stream is what is tested
-        random.seed(1)
-
-    seed()
-    expected = draw()
-    seed()
-    synthetic.generate_client(0, 123)
-    assert draw() == expected
 
 
 def test_partition_knows_its_group():

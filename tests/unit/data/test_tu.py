@@ -10,15 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toys
-from flwr.app import Context, Message, RecordDict
 
 import datasets
-from datasets import partition
 from datasets.cache import cache_root
 from datasets.public.tu import load_tu, read_raw, say_once
-from fedgraph_flwr.client_app import app
-from fedgraph_flwr.core import wire
-from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations.presets import load_preset
 
@@ -428,6 +424,16 @@ def test_two_processes_build_one_entry(tiny):
 # --- partitions of it ---
 
 
+def test_more_clients_than_graphs(tiny):
+    folders = {"data_dir": str(tiny), "cache_dir": str(tiny.parent / "cache")}
+    config = toys.run_settings(dataset="tu:TINY", num_clients=4, **folders)
+    with pytest.raises(ConfigError, match=r"more clients than graphs.* 4, .*3 graphs"):
+        datasets.load_partition(config, 0)
+    config = toys.run_settings(dataset="tu:TINY", num_clients=2, **folders)
+    with pytest.raises(DataError, match=r"client 0 gets \d of 3 .*lower num-clients"):
+        datasets.load_partition(config, 0)
+
+
 # --- real data ---
 
 
@@ -463,49 +469,3 @@ def test_presets_of_the_papers_keep_features_and_splits(preset, real_cache):
     split = hashlib.sha256(repr(ids).encode()).hexdigest()
     assert (found[:16], split[:16]) == PUBLISHED[preset]
     assert part.graphs.unused == "node attributes"
-
-
-@needs_real_data
-@pytest.mark.parametrize("name", ["MUTAG", "PROTEINS", "IMDB-BINARY"])
-def test_agrees_with_pyg(name, real_cache, tmp_path):
-    from torch_geometric.datasets import TUDataset
-    from torch_geometric.transforms import OneHotDegree
-
-    shutil.copytree(Path(REAL) / "tudataset" / name, tmp_path / name)
-    transform = OneHotDegree(135) if name == "IMDB-BINARY" else None
-    theirs = TUDataset(str(tmp_path), name, transform=transform)
-    ours = load_tu(name, cache_dir=real_cache)
-    assert len(ours) == len(theirs)
-    for i in np.linspace(0, len(ours) - 1, 40).astype(int).tolist():
-        nodes = slice(ours.node_ptr[i], ours.node_ptr[i + 1])
-        edges = slice(ours.edge_ptr[i], ours.edge_ptr[i + 1])
-        one_hot = np.eye(ours.num_features, dtype=np.float32)[ours.x[nodes]]
-        assert np.array_equal(one_hot, theirs[i].x.numpy())
-        assert np.array_equal(ours.edge_index[:, edges], theirs[i].edge_index.numpy())
-        assert ours.y[i] == theirs[i].y.item()
-
-
-@pytest.mark.usefixtures("task_identity")
-def test_more_clients_than_graphs_are_refused_after_one_look(tiny, monkeypatch):
-    """Each of 100,000 clients of MUTAG loaded it, for minutes, to say the same."""
-    looks = []
-    monkeypatch.setattr(
-        partition, "load_tu", lambda *a, **k: looks.append(1) or load_tu(*a, **k)
-    )
-    run_config = {
-        **defaults(),
-        "method": "fedavg",
-        "dataset": "tu:TINY",
-        "num-clients": 50,
-        "data-dir": str(tiny),
-        "state-dir": str(tiny.parent / "state"),
-        "cache-dir": str(tiny.parent / "cache"),
-    }
-    asked = Message(wire.pack({}, {"experiment": "e"}), 1, "query")
-    node = {"partition-id": 0, "num-partitions": 1}
-    reply = app(asked, Context(1, 1, node, RecordDict(), run_config))
-    parcels, _ = wire.unpack(reply.content)
-    assert len(parcels) == 50
-    words = "num-clients is 50, but tu:TINY has 3 graphs; set num-clients to 1 or less"
-    assert all(words in parcel.error for parcel in parcels.values())
-    assert len(looks) == 1
