@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from made_runs import write_summary
 from rich.console import Console
 
 from fedgraph_flwr.core.errors import FedGraphError
-from fedgraph_flwr.resolve import defaults, resolve
 from simulations import compare
 from simulations.cli import main as fedgraph
 from simulations.markup import (
@@ -31,46 +31,17 @@ def write_run(
     *,
     when: str = "20260101T000000Z",
     dataset: str = "synthetic",
-    status: str = "completed",
-    error: str | None = None,
     config: dict[str, object] | None = None,
     **entries: object,
 ) -> Path:
     """Write a run folder with as many clients as there are accuracies."""
+    mean, of_each = sum(accuracy) / len(accuracy), dict(enumerate(accuracy))
+    result = {"mean": mean, "std": 0.0, "min": 0.0, "max": 1.0, "per_client": of_each}
+    scores = dict.fromkeys(("final", "best_val", "best_snapshot"), result)
+    chosen = {"method": method, "dataset": dataset, "seed": seed, **(config or {})}
+    own = {"num_clients": len(accuracy), "wall_s": 60.0 + seed, **scores, **entries}
     folder = root / f"{when}-{method}-{dataset}-{seed}-ab"
-    folder.mkdir(parents=True)
-    result = {
-        "mean": sum(accuracy) / len(accuracy),
-        "std": 0.0,
-        "min": 0.0,
-        "max": 1.0,
-        "per_client": {str(c): a for c, a in enumerate(accuracy)},
-    }
-    chosen = {**defaults(), "method": method, "dataset": dataset, "seed": seed}
-    summary = {
-        "status": status,
-        "error": error,
-        "method": method,
-        "dataset": dataset,
-        "metric": "accuracy",
-        "num_clients": len(accuracy),
-        "rounds": 200,
-        "seed": seed,
-        "split_seed": 123,
-        "split_hash": "a" * 64,
-        "final": result,
-        "best_val": result,
-        "best_snapshot": result,
-        "wall_s": 60.0 + seed,
-        "num_clusters": 1,
-        "adjusted_rand_index": None,
-        "weights_sha256": "0",
-        "failures": [],
-        "config": resolve({**chosen, **(config or {})}).to_config(),
-        **entries,
-    }
-    (folder / "summary.json").write_text(json.dumps(summary))
-    return folder
+    return write_summary(folder, chosen, **own)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from publish import publish, relink
 
@@ -35,33 +33,6 @@ def test_a_page_that_stays_keeps_its_links():
     text = "[a](../datasets/README.md) [b](runs/a.md) [c](hub.md)"
     expected = "[a](../datasets/README.md) [b](runs/a.md) [c](../README.md)"
     assert relink(text, "docs/privacy.md", "docs/privacy.md", PUBLISHED) == expected
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # in Flower
-def test_a_set_that_was_not_published_whole_leaves_its_place_free(
-    tmp_path, monkeypatch
-):
-    """Half of it could be published, and the next call was refused."""
-    root, copy, copied = tmp_path / "root", shutil.copyfile, []
-    (root / "clients").mkdir(parents=True)
-    (root / "clients" / "__init__.py").touch()
-    (root / "pyproject.toml").touch()
-
-    def stop(source, target):
-        if copied:
-            raise KeyboardInterrupt
-        copied.append(copy(source, target))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "copyfile", stop)
-        with pytest.raises(KeyboardInterrupt):
-            publish(root, tmp_path / "to" / "app")
-    assert copied
-    assert not list((tmp_path / "to").iterdir())
-    assert publish(root, tmp_path / "to" / "app") == sorted(
-        f"{path.relative_to(tmp_path / 'to' / 'app')}"
-        for path in (tmp_path / "to" / "app").rglob("*.*")
-    )
 
 
 def test_nothing_is_overwritten(tmp_path):

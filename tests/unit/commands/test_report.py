@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -247,42 +246,3 @@ def test_the_command_prints_the_page_and_refuses_what_is_no_run(runs, tmp_path, 
     assert capsys.readouterr().out.strip() == str(out)
     assert fedgraph(["report", str(tmp_path)]) == 2
     assert "is no results folder and holds none" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [360, 1280])
-def test_a_browser_shows_the_page_without_sideways_scrolling(runs, tmp_path, width):
-    """A frame of the given width tells how wide its content is."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no Chromium here: apt-get install chromium")
-    html_report.write_report(runs, tmp_path / "r.html")
-    # The page forbids scripts: this one is of the page around it, and measures it.
-    (tmp_path / "outer.html").write_text(
-        f"<iframe id=f src=r.html width={width} height=800></iframe><p id=o></p>"
-        "<script>f.onload=()=>{const d=f.contentDocument.documentElement;"
-        "o.textContent=`wide ${d.scrollWidth} of ${d.clientWidth} charts "
-        "${d.querySelectorAll('svg[role=img]').length}`}</script>"
-    )
-    done = subprocess.run(
-        [
-            browser,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--allow-file-access-from-files",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            "--virtual-time-budget=5000",
-            "--dump-dom",
-            (tmp_path / "outer.html").as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    wide, room, charts = map(
-        int, re.search(r"wide (\d+) of (\d+) charts (\d+)", done.stdout).groups()
-    )
-    assert wide <= room <= width
-    assert charts >= 7

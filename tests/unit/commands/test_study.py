@@ -281,14 +281,6 @@ def test_a_page_has_every_row_and_its_command(small):
     assert "a-x" not in others
 
 
-def test_a_table_that_repeats_an_earlier_one_is_left_out(tmp_path):
-    again = '[[table]]\ntitle = "again"\nrows = ["a-x", "d"]\n[targets]'
-    (tmp_path / "two.toml").write_text(SMALL.replace("[targets]", again))
-    two = load_study("two", tmp_path)
-    assert "### again" not in text_of(two, rows({"a-x": {1: 0.5}}))
-    assert "### again" in text_of(two, rows({"a-x": {1: 0.5}, "d": {1: 0.5}}))
-
-
 @pytest.mark.parametrize(
     ("eighth", "f1", "verdict"),
     [

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from made_runs import write_summary
 from toys import random_graphs
 
 from fedgraph_flwr.core.data import GraphSet
@@ -19,7 +18,6 @@ from fedgraph_flwr.core.embedding_scores import (
     probe_scores,
 )
 from fedgraph_flwr.core.errors import DataError
-from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.selection import best_labelled, final
 from simulations.cli import main as fedgraph
 from simulations.presets import load_preset
@@ -39,76 +37,53 @@ def write_run(
     root: Path,
     preset: str,
     seed: int,
-    accuracy: dict[int, float | list[float]],
+    accuracy: dict[int, float],
     *,
-    status: str = "completed",
     config: dict[str, object] | None = None,
     values: dict[str, float] | None = None,
     sizes: dict[int, int] | None = None,
     **entries: object,
 ) -> Path:
-    """Write a run whose accuracy after a round is given; a list is of clients apart.
+    """Write a run whose accuracy after a round is given.
 
     Where accuracy by l2 is a, it is a / 2 by raw and a - 0.3 by log1p; macro-F1 is
     0.1 below accuracy; ``values`` set other metrics in all rounds.
     """
-    chosen = {**defaults(), **load_preset(preset), "seed": seed, **(config or {})}
-    settings = resolve(chosen).to_config()
-    clients = settings["num-clients"]
-    folder = root / f"20260101T000000Z-{preset}-{seed}-{len(list(root.glob('*')))}"
-    folder.mkdir(parents=True)
-    last = max(accuracy)
-    table: dict[int, dict[int, float]] = {}
-    with (folder / "rounds.csv").open("w", newline="") as file:
-        write = csv.writer(file)
-        columns = ("round", "client", "split", "point", "metric", "value")
-        write.writerow((*columns, "num_examples"))
-        write.writerow((1, 0, "train", "post_training", "loss", 9.0, 3))
-        for at, given in accuracy.items():
-            of_clients = (
-                dict(enumerate(given)) if isinstance(given, list) else {-1: given}
-            )
-            for client, a in of_clients.items():
-                scores = {}
-                for t, acc in {"l2": a, "raw": a / 2, "log1p": a - 0.3}.items():
-                    of_t = {"accuracy": acc, "macro-f1": acc - 0.1}
-                    of_t |= {"nmi": 0.25, "ari": 0.125, "smallest-cluster": 0.4}
-                    of_t |= values or {}
-                    scores |= {f"{m}-{t}": v for m, v in of_t.items()}
-                scores |= {m: scores[f"{m}-l2"] for m in METRICS}
-                if at in (0, last):
-                    probe = 0.6 if at == 0 else 0.7
-                    scores |= {"probe-accuracy": probe, "svm-accuracy": probe + 0.1}
-                table.setdefault(at, {})[client] = scores["accuracy"]
-                for metric, value in scores.items():
-                    size = (sizes or {}).get(at, 8)
-                    row = (at, client, "all", "post_aggregation", metric, value, size)
-                    write.writerow(row)
-    summary = {
-        "status": status,
-        "error": "boom" if status != "completed" else None,
-        "method": settings["method"],
-        "dataset": settings["dataset"],
+    last, table = max(accuracy), {}
+    rows = ["round,client,split,point,metric,value,num_examples"]
+    rows.append("1,0,train,post_training,loss,9.0,3")
+    for at, a in accuracy.items():
+        scores = {}
+        for t, acc in {"l2": a, "raw": a / 2, "log1p": a - 0.3}.items():
+            of_t = {"accuracy": acc, "macro-f1": acc - 0.1, "nmi": 0.25, "ari": 0.125}
+            of_t |= {"smallest-cluster": 0.4, **(values or {})}
+            scores |= {f"{m}-{t}": v for m, v in of_t.items()}
+        scores |= {m: scores[f"{m}-l2"] for m in METRICS}
+        if at in (0, last):
+            probe = 0.6 if at == 0 else 0.7
+            scores |= {"probe-accuracy": probe, "svm-accuracy": probe + 0.1}
+        table[at] = {-1: scores["accuracy"]}
+        of_all = f"{at},-1,all,post_aggregation"
+        size = (sizes or {}).get(at, 8)
+        rows += [
+            f"{of_all},{metric},{value},{size}" for metric, value in scores.items()
+        ]
+    chosen = {**load_preset(preset), "seed": seed, **(config or {})}
+    entries = {
         "task": "unsupervised graph embedding",
-        "metric": "accuracy",
         "split": "all",
         "rules": ["final", "best_labelled"],
-        "num_clients": clients,
         "rounds": last,
-        "seed": seed,
         "split_seed": 0,
-        "split_hash": "a" * 64,
         "final": final(table, last),
         "best_labelled": best_labelled(table),
-        "wall_s": 1.0,
-        "weights_sha256": "0",
-        "failures": [],
-        "data_sha256": {str(c): DATA for c in range(clients)},
+        "data_sha256": {str(c): DATA for c in range(chosen.get("num-clients", 6))},
         "git_commit": "0123456789abcdef",
-        "config": settings,
         **entries,
     }
-    (folder / "summary.json").write_text(json.dumps(summary))
+    folder = root / f"20260101T000000Z-{preset}-{seed}-{len(list(root.glob('*')))}"
+    write_summary(folder, chosen, **entries)
+    (folder / "rounds.csv").write_text("\n".join([*rows, ""]))
     return folder
 
 
@@ -232,7 +207,7 @@ def test_a_file_has_all_that_tables_and_figures_need(results, tmp_path, capsys):
 def test_left_out_runs_are_listed(results, capsys):
     scores = {0: 0.5, 1: 0.6, 2: 0.7}
     name = "fclg-h-proteins"
-    write_run(results, name, 1, scores, status="failed")
+    write_run(results, name, 1, scores, status="failed", error="boom")
     write_run(results, name, 3, scores, sizes={2: 7})
     write_run(results, name, 4, scores, rounds=5)
     write_run(results, name, 6, scores, values={"nmi": math.nan})
