@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from logging import WARNING
@@ -496,15 +496,17 @@ class GraphClient(ClassicClient, Generic[P]):
         """Whether failures are hidden: at a site, if updates are noisy."""
         return self.job.site.is_secret and self.job.privacy.update_clip > 0
 
-    @torch.no_grad()
     def trained(self) -> dict[str, Tensor]:
-        """Shared tensors as trained.
+        """Shared tensors as trained; noisy, if the run protects updates.
 
-        If the run protects updates, they are what was received and a clipped, noisy
-        update, which is charged to the account: to be called once in a round.
+        To be called once in a round.
         """
-        if not (self.job.privacy.update_clip and self.SENDS_UPDATES):
-            return self._detached(self.shared_keys)
+        is_noisy = self.job.privacy.update_clip and self.SENDS_UPDATES
+        return self._noisy() if is_noisy else self._detached(self.shared_keys)
+
+    @torch.no_grad()
+    def _noisy(self) -> dict[str, Tensor]:
+        """Add a clipped, noisy update to what was received; charge the account."""
         if self._overflowed():
             self._undo()
         named = self._detached(self.shared_keys)
@@ -574,21 +576,22 @@ class GraphClient(ClassicClient, Generic[P]):
             digest.update(f"/{array.dtype}{array.shape}".encode() + array.tobytes())
         return {_ASKED: torch.tensor(list(digest.digest()), dtype=torch.uint8)}
 
-    @contextmanager
-    def hiding_failure(self) -> Iterator[None]:
-        """Go on after a failure on the data of a site, if its updates are noisy.
+    def hiding_failure(self) -> AbstractContextManager[None]:
+        """Go on after a failure in this block, if the site's updates are noisy.
 
         A server that chooses the model can make it fail for some label alone, and would
         learn that label past the noise. What was trained until then is sent under
         noise, and charged, as ever.
         """
+        return self._hiding() if self.hides_labels else nullcontext()
+
+    @contextmanager
+    def _hiding(self) -> Iterator[None]:
         try:
             yield
         except (ConfigError, PrivacyBudgetError, StorageError, WireError):
             raise  # of the run, the budget or the disk
         except Exception as error:
-            if not self.hides_labels:
-                raise
             log(
                 WARNING,
                 "client %d, round %d: goes on without what failed, as the server must"

@@ -440,17 +440,12 @@ class ClientStore:
     root : path
         State folder of the site.
     experiment : str
-        Chosen by the server; the same after a resume.
+        To which the run is bound; the same after a resume.
     client_id : int
     lives : Lives, optional
         Runs of Flower whose states these are; by default none, as outside of Flower.
     unsaved : Unsaved, optional
         Of the message that is answered; without it each state is written at once.
-
-    Raises
-    ------
-    WireError
-        As :func:`~clients.store.check_experiment`.
     """
 
     def __init__(
@@ -462,7 +457,6 @@ class ClientStore:
         lives: Lives = _ALONE,
         unsaved: Unsaved | None = None,
     ) -> None:
-        check_experiment(experiment)
         self._root, self.lives, self._unsaved = root, lives, unsaved
         self.experiment, self.client_id = experiment, client_id
         self.folder = root / experiment / f"client-{client_id}"

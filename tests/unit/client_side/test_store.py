@@ -198,7 +198,7 @@ def test_the_state_of_the_round_itself_is_kept_whatever_a_server_says(store, kee
 def test_a_server_cannot_name_another_folder(tmp_path, name):
     """Nor a place without a privacy record."""
     with pytest.raises(WireError, match="must be that of a plain folder"):
-        ClientStore(tmp_path, name, client_id=0)
+        bind_run(tmp_path, 1, name)
 
 
 def test_a_resumed_run_overwrites_the_future(store):
