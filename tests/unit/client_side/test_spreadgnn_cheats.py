@@ -47,91 +47,72 @@ def spread(run):
 # Mail ---------------------------------------------------------------------------------
 
 
-def cheat(monkeypatch, trick):
-    """Let ``trick(strategy, round, mail)`` change what a relay hands out."""
-    outgoing = SpreadGNN.outgoing
+def cheat(monkeypatch, trick, *, at):
+    """Let ``trick(mail, mail of round 2)`` change what a relay hands out in a round."""
+    outgoing, second = SpreadGNN.outgoing, {}
 
     def crooked(self, server_round):
-        return trick(self, server_round, outgoing(self, server_round))
+        mail = {c: dict(box) for c, box in outgoing(self, server_round).items()}
+        if server_round == 2:
+            second.update({c: dict(box) for c, box in mail.items()})
+        return trick(mail, second) if server_round in at else mail
 
     monkeypatch.setattr(SpreadGNN, "outgoing", crooked)
 
 
-def replay(strategy, server_round, mail):
-    """Hand out all mail of round 1 again in round 3."""
-    if server_round == 2:
-        strategy.old = {c: dict(box) for c, box in mail.items()}
-    return strategy.old if server_round == 3 else mail
-
-
-def withhold(strategy, server_round, mail):
-    return {c: {} for c in mail} if server_round == 3 else mail
-
-
-def swap(_, server_round, mail):
-    if server_round == 2:
-        one, three = mail[0]["from/1"], mail[0]["from/3"]
-        mail[0] = {"from/1": three, "from/3": one}
+def alter_misdeliver_and_swap(mail, _):
+    """One of each, to clients 0, 1 and 2."""
+    mail[0]["from/1"] = mail[0]["from/1"].copy()
+    mail[0]["from/1"][-20] ^= 1
+    mail[1]["from/0"] = mail[3]["from/0"]
+    mail[2] = {"from/1": mail[2]["from/3"], "from/3": mail[2]["from/1"]}
     return mail
 
 
-def alter(_, server_round, mail):
-    if server_round == 2:
-        spoiled = mail[0]["from/1"].copy()
-        spoiled[-20] ^= 1
-        mail[0] = {**mail[0], "from/1": spoiled}
-    return mail
+def keep_the_same_back(mail, _):
+    return {0: {"from/3": mail[0]["from/3"]}, 1: {"from/2": mail[1]["from/2"]}} | {
+        2: {},
+        3: mail[3],
+    }
 
 
-def misdeliver(_, server_round, mail):
-    if server_round == 2:
-        mail[0] = {**mail[0], "from/1": mail[2]["from/1"]}
-    return mail
+def nothing(mail, _):
+    return {c: {} for c in mail}
 
 
-def drop(senders):
-    """Keep mail of these back from client 0 in round 2."""
-
-    def without(_, server_round, mail):
-        if server_round == 2:
-            kept = {n: a for n, a in mail[0].items() if int(n[5:]) not in senders}
-            mail[0] = kept
-        return mail
-
-    return without
-
-
-@pytest.mark.parametrize(
-    ("trick", "alike", "said"),
-    [
-        (replay, withhold, ()),
-        (swap, drop({1, 3}), ("written by client 3: the relay swapped senders",)),
-        (alter, drop({1}), ("cannot be opened: sealed with another key, or altered",)),
-        (misdeliver, drop({1}), ("for client 0 is addressed to client 2: the relay",)),
-    ],
-)
-def test_mail_of_a_relay_that_cheats_counts_as_missing(
-    spread, monkeypatch, caplog, trick, alike, said
-):
+def test_mail_of_a_relay_that_cheats_counts_as_missing(spread, monkeypatch, caplog):
     """It gains what it would by keeping the mail; the operator reads why."""
-    rounds = {"num-server-rounds": 3}
-    with monkeypatch.context() as patch:
-        cheat(patch, alike)
-        without = spread(4, **SEALED, **rounds)
-    cheat(monkeypatch, trick)
-    with caplog.at_level("WARNING", logger="flwr"):
-        finished = spread(4, **SEALED, **rounds)
-    assert finished.sha == without.sha
-    for words in said:
+    found = []
+    for trick in (keep_the_same_back, alter_misdeliver_and_swap):
+        cheat(monkeypatch, trick, at=[2])
+        caplog.clear()
+        with caplog.at_level("WARNING", logger="flwr"):
+            found.append(spread(4, **SEALED, **{"num-server-rounds": 2}))
+        monkeypatch.undo()
+    for words in (
+        "cannot be opened: sealed with another key, or altered",
+        "for client 1 is addressed to client 3: the relay",
+        "written by client 3: the relay swapped senders",
+    ):
         assert words in caplog.text
-    left_out = finished.summary["network"]["unusable_letters_of"]
-    assert bool(left_out) == bool(said)
-    network = describe_network(finished.summary["network"])
-    assert ("of client 1 could not be used" in network) == bool(said)
+    honest, cheated = (run.summary["network"] for run in found)
+    assert found[0].sha == found[1].sha
+    assert not honest["unusable_letters_of"]
+    assert "of client 1 could not be used" in describe_network(cheated)
+
+
+def test_mail_that_is_handed_out_again_counts_as_missing(spread, monkeypatch):
+    """All mail of round 1 a second time, instead of none."""
+    found = []
+    for trick in (nothing, lambda _, second: second):
+        cheat(monkeypatch, trick, at=[3])
+        found.append(spread(4, **SEALED, **{"num-server-rounds": 3}))
+        monkeypatch.undo()
+    assert found[0].sha == found[1].sha
 
 
 def test_a_client_without_mail_says_so(spread, monkeypatch, caplog):
-    cheat(monkeypatch, lambda _, __, mail: {c: {} for c in mail})
+    cheat(monkeypatch, nothing, at=range(9))
     with caplog.at_level("WARNING", logger="flwr"):
         finished = spread(4, **SEALED, **{"num-server-rounds": 4})
     for client, near in RING.items():
@@ -220,7 +201,7 @@ def test_no_letter_is_sealed_to_a_run_key_that_its_site_did_not_sign(
     spread, monkeypatch, tmp_path, whose
 ):
     """The fingerprint is right, the run's key is of an earlier run, or the relay's."""
-    first = spread(4, **SEALED)
+    first = spread(4, **SEALED, **{"num-server-rounds": 1})
     root = Path(first.overrides["state-dir"])
     old = KeyRing(root / first.path.name / "client-1", client_id=1).public_key
     thief = Thief(tmp_path / "relay", monkeypatch)
@@ -260,8 +241,8 @@ def test_somebody_in_between_opens_all_if_no_site_compares_fingerprints(
         {k: v for k, v in node.items() if k != "peers"}
         for node in sites(tmp_path / "sites")
     ]
-    spread(4, node_configs=nodes, **SEALED)
-    assert thief.opened == thief.sent == 3 * 8
+    spread(4, node_configs=nodes, **SEALED, **{"num-server-rounds": 1})
+    assert thief.opened == thief.sent == 8
 
 
 def test_somebody_in_between_is_refused_by_sites_that_compared_fingerprints(
@@ -281,10 +262,11 @@ def test_an_honest_relay_between_sites_that_know_each_other(
 ):
     """It can open none of the letters that it carries."""
     thief = Thief(tmp_path / "relay", monkeypatch)
-    finished = spread(4, node_configs=sites(tmp_path / "sites"), **SEALED)
-    assert (thief.opened, thief.sent) == (0, 3 * 8)
+    two = {**SEALED, "num-server-rounds": 2}
+    finished = spread(4, node_configs=sites(tmp_path / "sites"), **two)
+    assert (thief.opened, thief.sent) == (0, 2 * 8)
     assert finished.summary["network"]["sealed"] is True
-    assert finished.sha == spread(4, **SEALED).sha
+    assert finished.sha == spread(4, **two).sha
 
 
 @pytest.mark.parametrize("method", ["spreadgnn", "fedavg multi-task"])
