@@ -122,6 +122,11 @@ def test_refused_charges_change_nothing(tmp_path):
     own.charge_edges(np.array([3]), 0.1)
 
 
+def test_a_graph_that_is_drawn_twice_is_charged_twice(tmp_path):
+    account = ledger(tmp_path).charge_edges(np.array([1, 1, 2]), 0.5)
+    assert account.edge[:3].tolist() == [0.0, 1.0, 0.5]
+
+
 @pytest.mark.parametrize("content", [b"", b"no database" * 999])
 def test_a_damaged_ledger_is_an_error_not_a_fresh_start(tmp_path, content):
     ledger(tmp_path).charge_edges(np.array([0]), 1.0)
@@ -159,6 +164,9 @@ def test_updates_are_counted_by_noise_multiplier(tmp_path):
     key = r"privacy\.update-budget-max allows 3"
     with pytest.raises(PrivacyBudgetError, match=key):
         own.charge_update(2.0, **how, release="d")
+    unknown = {**how, "epsilon_of": lambda *_: math.nan}
+    with pytest.raises(PrivacyBudgetError, match=key):
+        own.charge_update(2.0, **unknown, release="d")
     own.charge_update(2.0, **how, release="b")  # was paid for: no budget stops it
     assert ledger(tmp_path).read().updates == {2.0: 2, 4.0: 1}
 
