@@ -15,42 +15,22 @@ BROKEN = [
     ("OVERFLOWS", contract.completes, "array .* holds NaN or infinity"),
     ("REMEMBERS", contract.completes, "has no attribute 'before'"),
     ("DRAWS", contract.same_seed_same_bytes, "other weights: .* generator of torch;"),
-    (
-        "COUNTS",
-        contract.same_seed_same_bytes,
-        "other weights: something outlives a run",
-    ),
+    ("COUNTS", contract.same_seed_same_bytes, "weights: something outlives a run"),
     ("COUNTS", contract.same_bytes_in_any_process, "kept on a class or in the module"),
-    (
-        "RESTLESS",
-        contract.rests_at_rate_zero,
-        "learning-rate 0, round 2 changes weights",
-    ),
+    ("RESTLESS", contract.rests_at_rate_zero, "rate 0, round 2 changes weights"),
     ("ROUNDS", contract.learns, "after 3 rounds, model global is what it was: step"),
-    (
-        "PEEKS",
-        contract.learns_from_no_test_label,
-        "test items give other weights: it tr",
-    ),
+    ("PEEKS", contract.learns_from_no_test_label, "items give other weights: it tr"),
     ("HEAVY", contract.resumes_exactly, "stops after round 2 goes on to other weights"),
     ("HEAVY", contract.resumes_after_a_kill, "killed after round 3 goes on to other"),
     ("FORGETS", contract.resumes_exactly, r"restore\(\) of Forgets must hold speed$"),
-    (
-        "FRAGILE",
-        contract.survives_a_failed_client,
-        "failed client of three stops .*KeyError",
-    ),
+    ("FRAGILE", contract.survives_a_failed_client, "client of three stops .*KeyError"),
     (
         "TRIMS",
         contract.survives_a_failed_client,
         "strategy's model 'global' after round 2: array 'convs.*' holds NaN or infinity"
         r"; step\(\) of Trims had 2 replies of 3",
     ),
-    (
-        "LEAKS",
-        contract.protects_updates,
-        "shared/.* of client 0 depends on",
-    ),
+    ("LEAKS", contract.protects_updates, "shared/.* of client 0 depends on"),
     ("TELLS", contract.completes, "facts are .'zeros'., expected"),
 ]
 
@@ -67,23 +47,11 @@ def test_the_same_check_passes_a_method_that_is_not_broken(lab, check):
     assert "refused" not in (check(lab, RIGHT) or "")
 
 
-def test_the_command_stops_at_a_method_that_does_not_run(capsys):
-    assert fedgraph(["contract", "broken_methods:OVERFLOWS"]) == 1
-    told = " ".join(capsys.readouterr().out.split())
-    assert "runs BROKEN trains without a failure" in told
-    assert "holds NaN or infinity" in told
-    assert "Nothing else was looked at" in told
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["nosuch:METHOD"], "there is no plug-in 'nosuch'"),
-        (["fedavgg"], "Did you mean 'fedavg'"),
-        (
-            ["moon", "--task", "multi-task"],
-            "--task must be one of graph-",
-        ),
+        (["moon", "--task", "multi-task"], "--task must be one of graph-"),
         (["moon", "moon.mu=-1"], "moon.mu must be a finite number >= 0"),
     ],
 )
@@ -92,18 +60,11 @@ def test_what_cannot_be_looked_at_exits_with_2(arguments, words, capsys):
     assert words in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_example_of_step_survives_few_replies(lab):
-    assert contract.survives_a_failed_client(lab, "examples.trimmed:METHOD") is None
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "tasks"),
     [
-        ("placebo", 3),
-        ("steady", 3),
-        ("trimmed", 3),
-        ("momentum", 3),
+        *((m, 3) for m in ("placebo", "steady", "trimmed", "momentum")),
         ("sage", 1),
         ("gat_nodes", 1),
     ],

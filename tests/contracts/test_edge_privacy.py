@@ -17,7 +17,6 @@ from matrix import mostly_slow
 from clients.base import GraphClient
 from clients.privacy import noisy_views
 from clients.privacy.site import check_features
-from datasets.synthetic import generate_client
 from fedgraph_flwr import client_app
 from fedgraph_flwr.core.data import pointer
 from fedgraph_flwr.core.errors import ConfigError, DataError
@@ -135,14 +134,6 @@ def test_degrees_by_whatever_name_are_refused(run, toy_data, method):
             run(method, **noisy)
         kept = {**noisy, "privacy.keep-edge-features": True}
         assert run(method, **kept).summary["status"] == "completed"
-
-
-def test_the_generated_graphs_have_degrees_whatever_the_features_are_called():
-    with pytest.raises(ConfigError, match="node features of synthetic are the degrees"):
-        check_features(
-            generate_client(0, 0), PrivacySettings(edge_epsilon=1.0, edge_post="round")
-        )
-    check_features(generate_client(0, 0), PrivacySettings(edge_post="round"))
 
 
 def columns(degree):

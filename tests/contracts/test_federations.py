@@ -14,8 +14,7 @@ from plain_fedavg import plain_fedavg
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from clients.tasks.graph_classifier import GraphClassifierClient
-from fedgraph_flwr import client_app
-from fedgraph_flwr.core.errors import ConfigError, RunFailedError
+from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.core.wire import unpack
 from fedgraph_flwr.resolve import defaults, resolve
@@ -27,7 +26,6 @@ from strategies.fedavg import FedAvg
 ONE_PER_STRATEGY = one_per_strategy(toys.CASES)
 FEDERATED = one_per_strategy(toys.federated())
 CLASSIFIERS = pytest.mark.parametrize("method", toys.of_task(GRAPH_CLASSIFICATION))
-SHARING = pytest.mark.parametrize("method", toys.federated(GRAPH_CLASSIFICATION))
 CLUSTERED = pytest.mark.parametrize("method", ["gcfl", "gcfl+"])
 EAGER = {  # splits as soon and as often as it may
     "num-clients": 5,
@@ -54,16 +52,6 @@ def test_clients_of_other_widths_train_in_one_federation(run, toy_data, method):
         finished = run(method)
         assert set(finished.summary["final"]["per_client"]) == {"0", "1", "2"}
         assert finished.summary["failures"] == []
-
-
-def test_everything_cannot_be_shared_between_clients_of_other_widths(run, toy_data):
-    def uneven(settings, client_id):
-        return toys.make_partition(client_id, num_classes=2 + client_id)
-
-    with toy_data.context() as patch:
-        patch.setattr("datasets.load_partition", uneven)
-        with pytest.raises(ConfigError, match=r"clients differ in \(features, class"):
-            run("fedavg", **{"shared-group": "all"})
 
 
 @pytest.mark.parametrize("shared", ["all", "convs", "none"])
@@ -106,7 +94,6 @@ def test_fedavg_is_a_plain_loop_of_pyg(run, shared):
         ("gcfl+", {"gcfl.max-norm-threshold": 1e9}, "never split: FedAvg up to"),
         ("gcfl", {**EAGER, "num-clients": 3, "gcfl.min-cluster-size": 2}, ""),
         ("fedprox", {"fedprox.mu": 0.0}, "has fedprox.mu 0: FedAvg"),
-        ("fedprox", {}, ""),
         ("fedavg", {}, ""),
     ],
 )
@@ -122,33 +109,16 @@ def test_a_method_that_did_nothing_of_its_own_is_marked(run, method, given, why)
     assert (len(part.summary["clusters"]) > 1) == (method == "gcfl")
 
 
-@ONE_PER_STRATEGY
-def test_the_order_of_replies_does_not_matter(run, method, monkeypatch):
-    usual = run(method, nodes=3, **EAGER)
-    pull = InlineGrid.pull_messages
-    monkeypatch.setattr(
-        InlineGrid, "pull_messages", lambda self, ids: list(pull(self, ids))[::-1]
-    )
-    turned = run(method, nodes=3, **EAGER)
-    assert turned.sha == usual.sha
-    assert turned.rounds == usual.rounds
-    columns = "round", "client", "direction", "record"
-    order = [[tuple(r[k] for k in columns) for r in x.ledger] for x in (turned, usual)]
-    assert order[0] == order[1]
-
-
 @CLUSTERED
 def test_resuming_between_splits_equals_never_stopping(run, method):
     whole = run(method, **EAGER, **{"num-server-rounds": 5})
     counts = [len(members) for members in whole.clusters.values()]
     assert 1 < counts[1] < counts[-1], "no split before and after the resume"
-    for stop_after in (2, 3):
-        part = run(method, **EAGER, **{"num-server-rounds": stop_after})
-        resumed = resume(run, part, method, **EAGER, **{"num-server-rounds": 5})
-        assert resumed.clusters == whole.clusters
-        assert resumed.sha == whole.sha
-        assert resumed.rounds == whole.rounds
-        assert resumed.summary["best_snapshot"] == whole.summary["best_snapshot"]
+    part = run(method, **EAGER, **{"num-server-rounds": 2})
+    resumed = resume(run, part, method, **EAGER, **{"num-server-rounds": 5})
+    assert resumed.clusters == whole.clusters
+    assert (resumed.sha, resumed.rounds) == (whole.sha, whole.rounds)
+    assert resumed.summary["best_snapshot"] == whole.summary["best_snapshot"]
 
 
 @ONE_PER_STRATEGY
@@ -179,27 +149,18 @@ def test_a_client_that_missed_the_first_round_joins_the_second(run, method):
     assert set(finished.summary["final"]["per_client"]) == {"0", "1", "2"}
 
 
-def test_self_train_never_recovers_from_a_failed_first_round(run):
-    with failing_client(1, 1):
-        finished = run("local", **{"min-fit-replies": 0.5})
-    assert [f["round"] for f in finished.summary["failures"]] == [1]
-
-
-@ONE_PER_STRATEGY
-def test_a_failed_first_round_leaves_a_summary(run, method, tmp_path):
+def test_a_failed_first_round_leaves_a_summary(run, tmp_path):
     with (
         failing_client(1, 1),
         pytest.raises(RunFailedError, match=r"client 1: .* disk full"),
     ):
-        run(method, **{"results-dir": str(tmp_path)})
+        run("fedavg", **{"results-dir": str(tmp_path)})
     summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
-    assert summary["status"] == "failed"
-    assert summary["rounds"] == 0
+    assert (summary["status"], summary["rounds"]) == ("failed", 0)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "gcfl"])
-def test_weights_that_are_not_numbers_stop_the_run(run, method, monkeypatch):
-    update = toys.row(method).client.update
+def test_weights_that_are_not_numbers_stop_the_run(run, monkeypatch):
+    update = toys.row("fedavg").client.update
 
     def spoiled(self, trained):
         factor = np.nan if self.job.client_id == 2 else 1
@@ -208,16 +169,16 @@ def test_weights_that_are_not_numbers_stop_the_run(run, method, monkeypatch):
         arrays = {n: a * (factor if late else 1) for n, a in reply.arrays.items()}
         return replace(reply, arrays=arrays)
 
-    monkeypatch.setattr(toys.row(method).client, "update", spoiled)
+    monkeypatch.setattr(toys.row("fedavg").client, "update", spoiled)
     with pytest.raises(
         RunFailedError, match=r"client 2: array .* NaN or infinity; lower the learning"
     ):
-        run(method)
-    survived = run(method, **{"min-fit-replies": 0.5})
+        run("fedavg")
+    survived = run("fedavg", **{"min-fit-replies": 0.5})
     assert {f["client"] for f in survived.summary["failures"]} == {2}
 
 
-@SHARING
+@CLUSTERED
 def test_a_message_of_the_papers_model_carries_24960_floats(run, method, monkeypatch):
     floats: dict[str, list[int]] = {"down": [], "up": []}
     deliver = InlineGrid.deliver
@@ -239,34 +200,6 @@ def test_a_message_of_the_papers_model_carries_24960_floats(run, method, monkeyp
     (size,) = {int(r["bytes"]) for r in finished.ledger if r["record"] == "arrays"
                and r["direction"] == "up"}  # fmt: skip
     assert 4 * 24_960 < size < 4 * 24_960 + 2_000  # names and shapes
-
-
-def test_self_train_sends_no_tensor_up_and_the_start_once(run, monkeypatch):
-    sent: list[int] = []
-    pack = client_app.pack
-
-    def spy(parcels, header=None):
-        sent.extend(len(p.arrays) for p in parcels.values())
-        return pack(parcels, header)
-
-    monkeypatch.setattr(client_app, "pack", spy)
-    finished = run("local")
-    assert set(sent) == {0}
-    rows = [r for r in finished.ledger if r["record"] == "arrays"]
-    assert {(r["round"], r["direction"]) for r in rows} == {("1", "down")}
-
-
-def test_self_train_learns_no_more_once_its_epochs_are_spent(run):
-    short = run("local", **{"local.epochs": 2, "num-server-rounds": 4})
-    exact = run("local", **{"local.epochs": 0, "num-server-rounds": 2})
-    at = "0", "test", "post_aggregation", "loss"
-    assert short.values("loss")["4", *at] == exact.values("loss")["2", *at]
-
-
-def test_no_local_epoch_and_the_gradient_norm_as_series(run):
-    still = run("gcfl+", **{"local-epochs": 0, "gcfl.seq-source": "last-grad-norm"})
-    assert still.summary["status"] == "completed"
-    assert still.summary["failures"] == []
 
 
 def test_the_server_computes_on_one_blas_thread(run, monkeypatch):

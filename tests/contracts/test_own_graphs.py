@@ -6,7 +6,6 @@ from matrix import mostly_slow
 
 from fedgraph_flwr import server_app
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError
-from fedgraph_flwr.core.files import project_root
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.core.tasks import LABEL_KINDS
 from fedgraph_flwr.node import serve
@@ -91,21 +90,17 @@ def write_site(folder, kind, seed, schema=False):
         labels = ["" if i % 4 == 0 else rng.choice(["ok", "bad"]) for i in range(24)]
         nodes = [f"{i},{rng.normal():.2f},{label}" for i, label in enumerate(labels)]
         edges = [f"{a},{b}" for a, b in rng.integers(0, 24, (40, 2)).tolist()]
+        tables = rows("node,age,label", nodes), rows("source,target", edges)
         own_files.write_graph(
-            folder,
-            "\n".join(["node,age,label", *nodes]) + "\n",
-            "\n".join(["source,target", *edges]) + "\n",
-            own_files.NODE_SCHEMA if schema else None,
+            folder, *tables, own_files.NODE_SCHEMA if schema else None
         )
         return
-    answers = {
-        "classes": lambda i: ["no", "yes"][i % 2],
-        "binary": lambda i: f"{i % 2},{'' if i % 5 == 0 else i // 2 % 2}",
-        "regression": lambda _: f"{rng.normal():.2f},{rng.normal():.2f}",
+    names, answers = {
+        "classes": ("label", lambda _: rng.choice(["no", "yes"])),
+        "binary": ("t1,t2", lambda i: f"{i % 2},{'' if i % 5 == 0 else i // 2 % 2}"),
+        "regression": ("t1,t2", lambda _: f"{rng.normal():.2f},{rng.normal():.2f}"),
     }[kind]
-    names = "label"
     if kind != "classes":
-        names = "t1,t2"
         head = head.replace('kind = "classes"', f'kind = "{kind}"')
         head = head.replace('["label"]', '["t1", "t2"]')
         head = head.replace('classes = ["no", "yes"]\n', "")
@@ -118,11 +113,15 @@ def write_site(folder, kind, seed, schema=False):
     edges = [f"g{i},{a},{b}" for i in range(16) for a, b in ((0, 1), (1, 2), (3, 1))]
     own_files.write(
         folder,
-        "\n".join([f"graph,{names}", *graphs]) + "\n",
-        "\n".join(["graph,node,age,kind", *nodes]) + "\n",
-        "\n".join(["graph,source,target", *edges]) + "\n",
+        rows(f"graph,{names}", graphs),
+        rows("graph,node,age,kind", nodes),
+        rows("graph,source,target", edges),
         head if schema else None,
     )
+
+
+def rows(head, lines):
+    return "\n".join([head, *lines, ""])
 
 
 def write_federation(root, kind):
@@ -164,32 +163,6 @@ def sites_of(tmp_path, kind, **extra):
     ]
 
 
-def test_the_banks_policy_of_the_page_takes_a_graph_of_accounts(start, tmp_path):
-    page = (project_root() / "docs" / "privacy.md").read_text()
-    bank = page.split("```toml\n")[2].split("```")[0]
-    policy, sites = tmp_path / "policy.toml", []
-    for client in range(2):
-        rng = numpy_rng(client, "bank")
-        nodes = [
-            f"{i},{rng.normal():.2f},{('ok', 'bad')[i % 9 == 0]}" for i in range(1500)
-        ]
-        edges = [f"{a},{b}" for a, b in rng.integers(0, 1500, (3000, 2)).tolist()]
-        text = (
-            "\n".join([head, *rows, ""])
-            for head, rows in (("node,age,label", nodes), ("source,target", edges))
-        )
-        own = tmp_path / f"bank-{client}"
-        own_files.write_graph(own, *text, own_files.NODE_SCHEMA)
-        sites.append({"clients": str(client), "data-path": str(own)})
-        sites[-1] |= {"policy": str(policy), "state-dir": str(own / "state")}
-    policy.write_text(bank)
-    summary, _ = start("fedavg", "nodes", sites)
-    assert summary["status"] == "completed"
-    policy.write_text(bank + "edge-epsilon-max = 4.0\n")
-    with pytest.raises(FedGraphError, match=r"PolicyError \(edge-epsilon-max\)"):
-        start("fedavg", "nodes", sites)
-
-
 def test_sites_with_another_schema_are_refused_before_round_1(start, tmp_path):
     own, sites = sites_of(tmp_path, "classes")
     text = own_files.SCHEMA.replace("shift = 20.0", "shift = 21.0")
@@ -199,21 +172,6 @@ def test_sites_with_another_schema_are_refused_before_round_1(start, tmp_path):
         start("fedavg", "classes", sites)
     left = (tmp_path / "run" / "results").iterdir()
     assert [p.name for p in left] == ["audit.jsonl"]
-
-
-def test_two_sites_with_the_same_graphs_are_refused(start, tmp_path):
-    own, sites = sites_of(tmp_path, "nodes")
-    for name in ("nodes.csv", "edges.csv"):
-        (own[1] / name).write_text((own[0] / name).read_text())
-    with pytest.raises(ConfigError, match=r"clients 0 and 1 have the same graphs"):
-        start("fedavg", "nodes", sites)
-
-
-def test_one_folder_for_two_clients_is_refused(start, tmp_path):
-    own, _ = sites_of(tmp_path, "classes")
-    sites = [{"clients": "0,1", "data-path": str(own[0])}]
-    with pytest.raises(FedGraphError, match="Error: see docs"):
-        start("fedavg", "classes", sites)
 
 
 def test_a_site_tells_a_server_of_a_bad_row_no_place_and_no_value(

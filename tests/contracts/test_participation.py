@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 import toys
 from matrix import mostly_slow, one_per_strategy
-from safetensors.numpy import load_file
 
 from clients.base import GraphClient
 from fedgraph_flwr.core.errors import ConfigError, RunFailedError
@@ -81,17 +79,19 @@ def test_the_average_is_over_those_who_trained(run):
     assert trained != seen["0", client, "val", "post_aggregation", "loss"]
 
 
-def test_resuming_draws_the_same_clients(run, trained):
-    longer = {**HALF, "num-server-rounds": 4}
-    whole = run("fedpub", **longer)
+def test_resuming_draws_the_same_clients_and_holds_out_the_same(run, trained):
+    half = {**HALF, "held-out-clients": "0.34", "shared-group": "all"}
+    longer = {**half, "num-server-rounds": 4}
+    whole = run("fedavg", **longer)
     everyone = {t: list(clients) for t, clients in trained.items()}
-    part = run("fedpub", **HALF)
+    part = run("fedavg", **half)
     trained.clear()
     again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
-    resumed = run("fedpub", **longer, **again, resume=str(part.path))
+    resumed = run("fedavg", **longer, **again, resume=str(part.path))
     assert trained == {t: everyone[t] for t in (3, 4)}
-    assert resumed.sha == whole.sha
-    assert resumed.rounds == whole.rounds
+    assert (resumed.sha, resumed.rounds) == (whole.sha, whole.rounds)
+    for key in ("held_out_clients", "final"):
+        assert resumed.summary[key] == whole.summary[key]
 
 
 def test_only_clients_of_the_round_can_fail_it(run, monkeypatch):
@@ -101,86 +101,23 @@ def test_only_clients_of_the_round_can_fail_it(run, monkeypatch):
 
 
 @pytest.mark.parametrize("method", NEED_ALL)
-def test_methods_that_need_every_client_refuse_a_share_of_them(run, method):
+def test_methods_that_need_every_client_refuse_a_share_of_them(method):
     name = re.escape(method.split()[0])
     with pytest.raises(ConfigError, match=f"client-fraction must be 1 for {name}, got"):
-        run(method, **HALF)
+        toys.resolved(method, **HALF)
     assert {"gcfl", "gcfl+"} <= set(NEED_ALL)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedgkd"])
-def test_early_stopping_refuses_a_share_of_the_clients(run, method):
-    with pytest.raises(
-        ConfigError, match=r"patience must be 0 .* set patience to 0 or"
-    ):
-        run(method, **{**HALF, "patience": 2})
-    assert run(method, **{**HALF, "client-fraction": 0.99, "num-server-rounds": 1})
+def test_early_stopping_refuses_a_share_of_the_clients():
+    with pytest.raises(ConfigError, match=r"patience must be 0 .* set patience to 0"):
+        toys.resolved("fedavg", **{**HALF, "patience": 2})
 
 
-EAGER = {
-    "num-clients": 6,
-    "num-server-rounds": 6,
-    "gcfl.mean-norm-threshold": 1e9,
-    "gcfl.max-norm-threshold": 0.0,
-    "gcfl.min-round": 1,
-    "gcfl.min-cluster-size": 2,
-    "min-fit-replies": 0.5,
-}
-
-
-@pytest.fixture
-def lost(monkeypatch):
-    """Let a client fail from round 3 on."""
-
-    def lose(client):
-        toys.fail_when(monkeypatch, lambda c, t: c == client and t >= 3)
-
-    return lose
-
-
-def test_gcfl_says_which_cluster_cannot_split_and_for_want_of_whom(run, lost, caplog):
-    assert run("gcfl", **EAGER).summary["num_clusters"] == 6
-    lost(4)
-    caplog.set_level("WARNING", "flwr")
-    whole = run("gcfl", **EAGER)
-    (said,) = [m for m in caplog.messages if "cannot split" in m]
-    (entry,) = whole.summary["clusters_held_up"]
-    together = entry["cluster"]
-    assert whole.summary["clusters"] == [together, [3]]  # as split in round 2
-    assert entry == {"cluster": [0, 1, 2, 4, 5], "missing": {"4": 3}}
-    names = "the cluster of clients 0-2, 4-5"
-    assert said == f"round 3: {names} cannot split without client 4"
-    table = " ".join(summary_table(whole.summary).split())
-    assert f"{names} could not split without client 4" in table
-    part = run("gcfl", **{**EAGER, "num-server-rounds": 4})
-    caplog.clear()
-    again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
-    resumed = run("gcfl", **EAGER, **again, resume=str(part.path))
-    assert resumed.summary["clusters_held_up"] == whole.summary["clusters_held_up"]
-    assert not [m for m in caplog.messages if "cannot split" in m]
-    assert resumed.sha == whole.sha
-
-
-def test_a_lost_client_with_a_cluster_of_its_own_holds_nobody_up(run, lost):
-    lost(3)
-    summary = run("gcfl", **EAGER).summary
-    assert summary["num_clusters"] == 6
-    assert "clusters_held_up" not in summary
-
-
-@pytest.mark.parametrize(("fraction", "count"), [(0.01, 1), (0.34, 2), (0.99, 6)])
-def test_the_share_is_rounded_to_whole_clients(run, trained, fraction, count):
-    run("fedavg", **{**HALF, "num-server-rounds": 1, "client-fraction": fraction})
-    assert len(trained[1]) == count
-
-
-@pytest.mark.slow
-def test_every_client_is_drawn_as_often(run, trained):
-    many = {"num-server-rounds": 60, "local-epochs": 0, "hidden-dim": 2}
-    run("fedavg", **{**HALF, **many})
-    counts = np.bincount(np.concatenate(list(trained.values())), minlength=6)
-    assert counts.sum() == 180
-    assert counts.min() > 15  # 30 expected, standard deviation 3.9
+def test_the_share_is_rounded_to_whole_clients(run, trained):
+    for fraction, count in ((0.01, 1), (0.34, 2), (0.99, 6)):
+        trained.clear()
+        run("fedavg", **{**HALF, "num-server-rounds": 1, "client-fraction": fraction})
+        assert len(trained[1]) == count
 
 
 HELD_OUT = {"num-clients": 6, "held-out-clients": "1,4", "shared-group": "all"}
@@ -234,42 +171,6 @@ def test_held_out_clients_change_nothing_but_who_trains(run):
     assert alone.summary["held_out_clients"] is None
 
 
-def test_a_clients_model_that_is_sent_is_that_of_the_largest_cluster(run):
-    eager = {**EAGER, "num-clients": 7, "num-server-rounds": 4, "shared-group": "all"}
-    finished = run("gcfl", **eager, **{"held-out-clients": "6"})
-    clusters = finished.summary["clusters"]
-    sizes = [len(members) for members in clusters]
-    assert len(sizes) > 1
-    largest = finished.models[f"cluster-{sizes.index(max(sizes))}"]
-    sent = run_of_client(finished, 6)
-    assert sent.keys() == largest.keys()
-    for name, tensor in largest.items():
-        np.testing.assert_array_equal(sent[name], tensor)
-
-
-def run_of_client(finished, client):
-    """Read the model that a client kept at the end."""
-    state = Path(str(finished.overrides["state-dir"])) / finished.path.name
-    (file,) = (state / f"client-{client}").rglob("*.safetensors")
-    return load_file(file)
-
-
-def test_resuming_holds_out_the_same_clients(run, trained):
-    given = {**HELD_OUT, "held-out-clients": "0.34", "num-server-rounds": 4}
-    whole = run("gcfl+", **given)
-    never = set(range(6)) - {c for clients in trained.values() for c in clients}
-    assert len(never) == 2
-    part = run("gcfl+", **{**given, "num-server-rounds": 2})
-    trained.clear()
-    again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
-    resumed = run("gcfl+", **given, **again, resume=str(part.path))
-    assert not never & {c for clients in trained.values() for c in clients}
-    assert resumed.sha == whole.sha
-    assert resumed.rounds == whole.rounds
-    for key in ("held_out_clients", "final"):
-        assert resumed.summary[key] == whole.summary[key]
-
-
 def test_a_share_of_clients_is_held_out_by_the_split_seed_alone(run):
     def held_out(**options):
         given = {**HELD_OUT, "held-out-clients": "0.5", "num-server-rounds": 1}
@@ -287,13 +188,8 @@ def test_a_share_of_clients_is_held_out_by_the_split_seed_alone(run):
     ("text", "words"),
     [
         ("6", "below 6, each once, got '6'"),
-        ("1,1", "below 6, each once, got '1,1'"),
         ("0,1,2,3,4,5", "which is 6 of 6"),
         ("0.05", "which is 0 of 6"),
-        (".95", "which is 6 of 6"),
-        (1.5, "must be a share of the clients such as '0.2'"),
-        (True, "must be a share of the clients such as '0.2'"),
-        ("1.0", "must be a share of the clients such as '0.2'"),
         ("a", "must be a share of the clients such as '0.2'"),
     ],
 )
@@ -310,14 +206,6 @@ def test_methods_without_a_model_for_newcomers_hold_nobody_out(method):
         reason = "measured after the same rounds"
     with pytest.raises(ConfigError, match=f"held-out-clients must be empty .*{reason}"):
         toys.resolved(method, **HELD_OUT)
-
-
-@pytest.mark.parametrize(
-    ("method", "options"), [("fedavg", {"shared-group": "convs"}), ("fedstar", {})]
-)
-def test_a_model_that_does_not_travel_whole_holds_nobody_out(run, method, options):
-    with pytest.raises(ConfigError, match=r"keep .* to themselves, which a"):
-        run(method, **{**HELD_OUT, **options})
 
 
 def test_a_held_out_client_refuses_to_train(run, monkeypatch):
@@ -341,11 +229,3 @@ def test_at_sites_a_client_held_out_tells_what_its_policy_lets_out(run, tmp_path
     assert summary["final"] == simulated["final"]
     told = simulated["held_out_clients"]["per_client"]
     assert summary["held_out_clients"]["per_client"] == {"4": told["4"]}
-
-
-def test_a_number_may_stand_without_quotes():
-    def given(value):
-        settings = toys.resolved("fedavg", **{**HELD_OUT, "held-out-clients": value})
-        return settings.settings.held_out_clients
-
-    assert [given(0.5), given(".5"), given(3)] == ["0.5", ".5", "3"]

@@ -14,18 +14,13 @@ import pytest
 import toys
 from commands import at_site, fedgraph
 
-import datasets
-from clients.tasks import node_classifier
-from clients.tasks import scores as class_scores
 from fedgraph_flwr import server_app
 from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.tasks import NODE_CLASSIFICATION
-from fedgraph_flwr.core.wire import TRAIN_COUNT, Parcel
+from fedgraph_flwr.core.wire import TRAIN_COUNT
 from fedgraph_flwr.results.printed import summary_table
 from fedgraph_flwr.results.record import RunRecord
-from fedgraph_flwr.results.selection import PRECISION, summarize
-from fedgraph_flwr.site import check, predict
-from fedgraph_flwr.site.findings import Findings
+from fedgraph_flwr.results.selection import PRECISION
 from fedgraph_flwr.trained import load_model
 from simulations.inline import run_inline
 from strategies.round_report import Evaluation, Rarest
@@ -63,7 +58,6 @@ def write(path, rows):
 FEW = ["no"] * 95 + ["fraud"] * 5
 KINDS = {  # writer, classes at each site, rarest, mean over how many clients
     "nodes": (nodes, [FEW, FEW], "fraud", 2),
-    "the first of two": (nodes, [["a"] * 6 + ["bb"] * 94] * 2, "a", 2),
     "three classes": (nodes, [["a"] * 60 + ["bb"] * 55 + ["ccc"] * 5] * 2, "ccc", 2),
     "whole graphs": (graphs, [["no"] * 92 + ["fraud"] * 8] * 2, "fraud", 2),
     "a site without any": (nodes, [FEW, ["no"] * 100], "fraud", 1),
@@ -157,50 +151,6 @@ def test_a_run_says_that_all_predictions_are_of_one_class(start, capsys):
     )
 
 
-def test_a_mean_equals_that_of_a_constant_to_the_last_digit():
-    values = [0.5, 0.775, 0.575, 0.95, 0.35, 0.825, 0.225]
-    assert float(np.mean(values)) < fmean(values)  # numpy rounds each sum
-    record = RunRecord(NODE_CLASSIFICATION)
-    names = "accuracy", "accuracy-of-commonest"
-    record.reread(
-        (1, c, "test", "post_aggregation", name, v, 7)
-        for c, v in enumerate(values)
-        for name in names
-    )
-    mean = summarize(record.tables["test"][1], "final")["mean"]
-    assert record.also_at(1, "final")["also"][names[1]] == mean
-
-
-@pytest.mark.parametrize(
-    ("sent", "words"),
-    [
-        (("accuracy",), "validation accuracy (no client tells its average precision)"),
-        (("accuracy", "loss"), "validation loss, as no client has any average prec"),
-    ],
-)
-def test_a_client_with_scores_of_its_own_has_a_chosen_round(
-    start, monkeypatch, sent, words
-):
-    def scores(*arguments):
-        found = class_scores.class_scores(*arguments).metrics
-        names = (*sent, "val", "test")  # the last ones count what was scored
-        kept = {k: v for k, v in found.items() if k.rpartition("/")[2] in names}
-        return Parcel(metrics=kept)
-
-    monkeypatch.setattr(node_classifier, "class_scores", scores)
-    best = start(nodes, [FEW, FEW]).summary["best_val"]
-    assert words in best["protocol"]
-    assert best["mean"] is not None
-
-
-def test_a_resume_chooses_as_the_run_that_never_stopped(start):
-    whole = start(nodes, [FEW, FEW])
-    part = start(nodes, [FEW, FEW], **{"num-server-rounds": 3})
-    resumed = start(nodes, [FEW, FEW], resume=str(part.path))
-    assert resumed.summary["best_val"] == whole.summary["best_val"]
-    assert resumed.summary["rarest_class"] == whole.summary["rarest_class"]
-
-
 @pytest.mark.parametrize(("by", "due"), [(PRECISION, True), ("", False)])
 def test_early_stopping_goes_by_the_same_score(by, due):
     settings = toys.run_settings(patience=2, min_rounds=0)
@@ -220,7 +170,8 @@ def test_early_stopping_goes_by_the_same_score(by, due):
 
 
 def test_a_site_that_keeps_scores_tells_no_counts(start, tmp_path, capsys):
-    policy, first = toys.policy(tmp_path, scores=False), KINDS["the first of two"][1]
+    policy = toys.policy(tmp_path, scores=False)
+    first = [["a"] * 6 + ["bb"] * 94] * 2  # the first of two is the rare one
     own = [
         {"clients": str(c), "data-path": str(tmp_path / "data"),
          "state-dir": str(tmp_path / f"s{c}"), **policy}
@@ -241,17 +192,6 @@ def test_a_site_that_keeps_scores_tells_no_counts(start, tmp_path, capsys):
     assert "average precision chooses rounds of fedavg, accuracy those of" in words
 
 
-def test_papers_data_sets_keep_accuracy():
-    for name, partition, expected in (
-        ("Cora", "louvain", True),
-        ("PROTEINS", "files", False),
-        ("graph-csv", "files", False),
-        ("tu:Letter-med", "iid", False),
-    ):
-        settings = toys.run_settings(dataset=name, partition=partition)
-        assert datasets.is_published(settings) == expected, name
-
-
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
@@ -265,49 +205,6 @@ def test_papers_data_sets_keep_accuracy():
 def test_the_rarest_class_is_that_of_all_clients_who_tell(told, expected):
     infos = [toys.info(c, train_counts=k) for c, k in enumerate(told)]
     assert Rarest.of(infos, may_choose=True) == expected
-
-
-@pytest.mark.parametrize(
-    ("kind", "count", "state"),
-    [
-        ("classes", 4, "problem"),
-        ("classes", 5, "ok"),
-        ("binary", 0, "problem"),
-        ("binary", 1, "ok"),
-    ],
-)
-def test_check_counts_test_items_by_class(kind, count, state):
-    partition = toys.make_partition(num_graphs=400)
-    y = np.zeros(400, int)
-    y[partition.test[:count]] = 1
-    graphs, names = dataclasses.replace(partition.graphs, y=y), ("0", "1")
-    partition = toys.renewed(partition, graphs=graphs)
-    if kind == "binary":
-        graphs = dataclasses.replace(graphs, y=y[:, None].astype(np.float32))
-        partition = toys.renewed(partition, graphs=graphs, tasks=("a",))
-        names = "a: no", "a: yes"
-    table = Findings()
-    check._look_at_splits(table, partition, 0.2, kind)
-    (finding,) = table.rows
-    assert finding["state"] == state
-    rest = len(partition.test) - count
-    assert f"({count} of {names[1]!r}, {rest} of {names[0]!r})" in finding["found"]
-
-
-@pytest.mark.parametrize(("classes", "rare"), [(FEW, "fraud"), (["a", "b"] * 50, "")])
-def test_a_baseline_counts_its_rare_test_items(tmp_path, capsys, classes, rare):
-    site = tmp_path / "site"
-    nodes(site, classes, 0)
-    schema = ["schema", str(site), "--out", f"{site}/schema.toml", "--min-count", "1"]
-    assert at_site(schema) == 0
-    config = 'method="fedavg" dataset="graph-csv" num-server-rounds=1 held-out=0.2'
-    given = ["--run-config", config, "--out", str(tmp_path / "alone")]
-    assert at_site(["baseline", str(site), *given, "--cache-dir", str(tmp_path)]) == 0
-    told = capsys.readouterr().out
-    words = r" on \d+ test items \([1-9]\d* of class '(fraud|a|b)'\)"
-    assert re.search(r"test accuracy \d\.\d{4}.*" + words, told)
-    assert re.search(r"test average-precision \d\.\d{4}", told)
-    assert (f"of class {rare!r}" in told) == bool(rare)
 
 
 @pytest.mark.parametrize("rare", ["fraud", "bad"])  # the second, the first by name
@@ -328,15 +225,6 @@ def test_a_threshold_predicts_the_rarer_of_two_classes(start, tmp_path, capsys, 
     assert at_site([*command, "--threshold", "1"]) == 2
     assert "must be a probability > 0 and < 1" in capsys.readouterr().err
     found = load_model(model).predict_test(site)
-    one = dataclasses.replace(found, kind="binary", labels_of=["a"], rarest="")
-    with pytest.raises(ConfigError, match="must be a probability"):
-        dataclasses.replace(one, threshold=1.5)
     assert (found.rarest, found.by_precision) == (rare, rare == "fraud")
-    yes_no = dataclasses.replace(one, outputs=found.outputs[:, :1] * 0 - 9, labels=None)
-    words = [*predict._ranking(yes_no)]
-    assert words[0] == f"all {len(found.names)} predictions are no to 'a'"
-    assert "sort by p(a), largest first, or give --threshold" in words[1]
-    (words,) = predict._ranking(dataclasses.replace(yes_no, threshold=1e-9))
-    assert words == f"{len(found.names)} item(s) with p(a) >= 1e-09"
     with pytest.raises(ConfigError, match="is for two classes, or labels yes and no"):
         dataclasses.replace(found, labels_of=["a", "b", "c"], threshold=0.5)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e.test_deployment import deploy
 from federation import Federation, environment
 from small import write_molecules
 
@@ -47,27 +46,6 @@ def federation(folder: Path) -> Iterator[Federation]:
         sites.append(f'clients="{client}" data-path="{own}" resident={stays}')
     with Federation(folder, environment(folder / "flwr"), sites) as started:
         yield started
-
-
-def test_ledger_and_noise_stay_with_their_site(
-    federation: Federation, folder: Path, tmp_path: Path
-) -> None:
-    fgcl: dict[str, Value] = {**RUN, "method": "fgcl", "num-server-rounds": 1}
-    config = {**fgcl, "privacy.edge-epsilon": 2.0}
-    status, private = deploy(federation, config, tmp_path / "deployed")
-
-    summary = load_summary(private)
-    assert status == "finished:completed", summary["error"]
-    spent = summary["privacy"]["per_client"]
-    assert {c: s["edge-epsilon"] for c, s in spent.items()} == {
-        str(c): 4.0 for c in CLIENTS
-    }
-    assert set(summary["data_sha256"].values()) == {""}
-    for client in CLIENTS:
-        site = folder / f"site-{client}"
-        (kept,) = (site / private.name).glob("client-*")
-        assert kept.name == f"client-{client}"
-        assert (site / "site.sqlite3").is_file()
 
 
 def test_three_of_four_sealed_sites_on_a_ring_finish_after_one_is_killed(

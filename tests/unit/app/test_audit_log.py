@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
 import stat
-import subprocess
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,7 +12,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedgraph_flwr.core import audit_log
-from fedgraph_flwr.core.audit_log import START, AuditLog, Entry, check_log, digests
+from fedgraph_flwr.core.audit_log import START, AuditLog, check_log, digests
 from fedgraph_flwr.core.errors import StorageError
 
 
@@ -79,27 +74,6 @@ def test_a_link_in_its_place_is_not_followed(path):
     assert target.read_text() == "theirs\n"
 
 
-def test_numbers_that_json_lacks_and_endless_texts_are_written_all_the_same(path):
-    AuditLog(path).add(
-        [event("x" * 10**6, loss=float("nan"), sent={"a": float("inf")})]
-    )
-    last = check_log(path.read_bytes()).records[-1]
-    assert (last["loss"], last["sent"]) == ("nan", {"a": "inf"})
-    assert len(last["note"]) < 1100
-
-
-def test_an_entry_takes_numpys_numbers_and_tells_of_zeros():
-    """A method of somebody's own may report them."""
-    entry = Entry(
-        time_utc="t", experiment="", run=1, method="m", message="train", client=0,
-        round=0, outcome="ok", loss=np.float64(0.0), score=np.float64(0.5),
-    )  # fmt: skip
-    told = json.loads(json.dumps(entry.to_json()))
-    assert told["loss"] == told["client"] == told["round"] == 0
-    assert told["score"] == 0.5
-    assert not {"experiment", "examples", "sha256", "spent_after", "note"} & set(told)
-
-
 def test_writers_at_once_keep_one_chain(tmp_path, monkeypatch):
     def in_pieces(file, content):  # as a system may
         for at in range(0, len(content), 100):
@@ -153,23 +127,7 @@ def test_a_line_that_a_crash_cut_short_is_told_and_kept(path, fragment, ending):
     assert check_log(path.read_bytes()).problems == []
 
 
-def test_a_first_line_that_was_cut_short(tmp_path):
-    path = tmp_path / "audit.jsonl"
-    path.write_bytes(b'{"line": 1, "pr')
-    AuditLog(path).add([event("a")])
-    found = check_log(path.read_bytes())
-    assert (found.problems, len(found.notices)) == ([], 1)
-
-
-def test_a_whole_line_without_its_end_is_no_loss(path):
-    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
-    AuditLog(path).add([event("after")])
-    found = check_log(path.read_bytes())
-    assert (found.problems, found.notices) == ([], [])
-    assert len(found.records) == 7
-
-
-@pytest.mark.parametrize("cut", range(0, 400, 57))
+@pytest.mark.parametrize("cut", [0, 57, 399])
 def test_wherever_a_write_stops_the_log_goes_on(path, monkeypatch, cut):
     """Two lines are being written when the process is killed."""
 
@@ -185,36 +143,6 @@ def test_wherever_a_write_stops_the_log_goes_on(path, monkeypatch, cut):
     found = check_log(path.read_bytes())
     assert found.problems == []
     assert found.records[-1]["note"] == "after"
-
-
-@pytest.mark.slow
-def test_kills_at_random_moments(tmp_path):
-    """Real processes, killed while they write."""
-    path = tmp_path / "audit.jsonl"
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from fedgraph_flwr.core.audit_log import AuditLog\n"
-        "log = AuditLog(Path(sys.argv[1]))\n"
-        "print(1, flush=True)\n"
-        "while True: log.add([{'event': 'x', 'note': 'n' * 900}] * 50)\n"
-    )
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    for writer in writers:
-        assert writer.stdout is not None
-        writer.stdout.readline()
-    time.sleep(0.05)
-    for writer in writers:
-        os.kill(writer.pid, signal.SIGKILL)
-        writer.communicate()
-    AuditLog(path).add([event("after")])
-    found = check_log(path.read_bytes())
-    assert found.problems == []
-    assert len(found.records) > 50
 
 
 def test_what_is_no_audit_log_is_not_written_to(tmp_path):
@@ -237,18 +165,14 @@ def changed(lines, at, old=b'"note": "a', new=b'"note": "z'):
 @pytest.mark.parametrize(
     ("tamper", "expected"),
     [
-        (lambda n: changed(n, 0), "line 1 was changed after it was written: line 2"),
         (lambda n: changed(n, 2), "line 3 was changed after it was written: line 4"),
         (lambda n: n[:2] + n[3:], "line 3 is missing before line 4"),
         (lambda n: n[:1] + n[4:], "lines 2 to 4 are missing before line 5"),
-        (lambda n: n[2:], "lines 1 to 2 are missing before line 3"),
         (lambda n: [*n[:2], n[3], n[2], *n[4:]], "line 3 is missing before line 4"),
         (lambda n: [*n[:3], n[1], *n[3:]], "line 2 stands after line 3: moved, or"),
         (lambda n: [*n[:2], b"?\n", *n[3:]], "line 3 cannot be read: changed"),
-        (lambda n: [*n[:2], b"?\n", *n[2:]], "line 3 cannot be read"),
         (lambda n: changed(n, 0, START.encode(), b"0" * 64), "line 1 is not the begin"),
         (lambda n: [*n[:5], n[5][:20]], "line 6 is cut short at the end of the file"),
-        (lambda n: [*n, b"[]\n"], "line 7 cannot be read"),
         (lambda n: changed(n, 2, b'"line": 3', b'"line": true'), "line 3 cannot be"),
     ],
 )
@@ -270,66 +194,28 @@ def test_a_change_cannot_pass_for_a_crash(path):
     ]
 
 
-def test_a_repair_of_nothing_is_a_problem(path):
-    AuditLog(path).add([{"event": "repair", "sha256": sha256(b"?")}])
-    assert problems(path) == [
-        "line 7 tells of a line cut short, which does not stand there"
-    ]
-
-
-def test_the_chain_cannot_show_a_cut_tail_or_a_log_written_anew(path, tmp_path):
-    """As docs/privacy.md says: only one who knows a later head can."""
-    head = check_log(path.read_bytes()).head
-    path.write_bytes(b"".join(split(path)[:4]))
-    cut = check_log(path.read_bytes())
-    other = tmp_path / "other.jsonl"
-    AuditLog(other).add([event("quite another story")])
-    anew = check_log(other.read_bytes())
-    for found in (cut, anew):
-        assert found.problems == []
-        assert head not in found.hashes
-
-
-def test_an_endless_list_of_problems_is_cut(path):
-    lines = split(path)
-    path.write_bytes(b"".join([lines[0], lines[2]] * 500))
-    assert len(problems(path)) == 51
-
-
 # Digests of messages ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("name", "one", "other"),
     [
-        (
-            {"0/facts": ConfigRecord({"a": b"xyz", "b": b"B"})},
-            {"0/facts": ConfigRecord({"a\0003\0xyz\0b": b"B"})},
-        ),
-        (
-            {"0/facts": ConfigRecord({"a": [b"x"]})},
-            {"0/facts": ConfigRecord({"a": ["b'x'"]})},
-        ),
-        ({"0/facts": MetricRecord({"a": 1})}, {"0/facts": ConfigRecord({"a": 1})}),
-        ({"0/metrics": MetricRecord({"a": 1})}, {"0/facts": MetricRecord({"a": 1})}),
-        (
-            {"0/arrays": ArrayRecord({"a": Array(np.zeros(2))})},
-            {"0/arrays": ArrayRecord({"a": Array(np.ones(2))})},
-        ),
-        (
-            {"0/arrays": ConfigRecord({"safetensors": b"A"})},
-            {"0/arrays": ArrayRecord({"safetensors": Array(np.array([65], "u1"))})},
-        ),
-        ({"0/facts": ConfigRecord({"a": 1})}, {"0/facts": ConfigRecord({"a": 2})}),
-        (
-            {"0/facts": ConfigRecord({"a": 2**70})},
-            {"0/facts": ConfigRecord({"a": 2**71})},
-        ),
+        ("facts", ConfigRecord({"a": 1}), ConfigRecord({"a": 2})),
+        ("facts", ConfigRecord({"a": b"xyz", "b": b"B"}),
+         ConfigRecord({"a\0003\0xyz\0b": b"B"})),
+        ("facts", ConfigRecord({"a": [b"x"]}), ConfigRecord({"a": ["b'x'"]})),
+        ("facts", MetricRecord({"a": 1}), ConfigRecord({"a": 1})),
+        ("arrays", ArrayRecord({"a": Array(np.zeros(2))}),
+         ArrayRecord({"a": Array(np.ones(2))})),
+        ("arrays", ConfigRecord({"safetensors": b"A"}),
+         ArrayRecord({"safetensors": Array(np.array([65], "u1"))})),
     ],
-)
-def test_no_two_contents_have_one_digest(one, other):
-    header = {"header": ConfigRecord({})}
-    found = [digests(RecordDict({**header, **records})) for records in (one, other)]
+)  # fmt: skip
+def test_no_two_contents_have_one_digest(name, one, other):
+    found = [
+        digests(RecordDict({"header": ConfigRecord({}), f"0/{name}": record}))
+        for record in (one, other)
+    ]
     assert found[0].keys() == {0}
     assert found[0] != found[1]
 

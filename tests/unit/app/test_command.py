@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import venv
@@ -70,7 +69,6 @@ sys.exit(code)
     ("sign", "on_ctrl_c"),
     [
         ("SIGINT", "signal.default_int_handler"),
-        ("SIGTERM", "signal.default_int_handler"),
         ("SIGHUP", "signal.default_int_handler"),
         ("SIGTERM", "signal.SIG_IGN"),  # as a shell leaves it to what runs beside it
     ],
@@ -90,117 +88,6 @@ def test_a_command_that_is_stopped_says_so_and_tidies_up(tmp_path, sign, on_ctrl
         f"{BY_HAND}\n",
     )
     assert not list(tmp_path.iterdir())
-
-
-NOHUP = """
-import os, signal, sys
-from fedgraph_flwr.core.command import command
-
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-@command
-def main():
-    os.kill(os.getpid(), signal.SIGHUP)
-    return 0
-
-sys.exit(main())
-"""
-
-
-def test_a_command_under_nohup_outlives_its_terminal():
-    done = subprocess.run([sys.executable, "-c", NOHUP], check=False, timeout=60)
-    assert done.returncode == 0
-
-
-TWICE = """
-import signal, sys, tempfile
-from fedgraph_flwr.core.command import command
-
-@command
-def main():
-    with tempfile.TemporaryDirectory():
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        finally:
-            signal.raise_signal(signal.SIGTERM)
-            print("tidied up")
-
-sys.exit(main())
-"""
-
-
-def test_the_second_sigterm_of_timeout_does_not_end_the_tidying_up(tmp_path):
-    """`timeout` sends one to the command and one to its group; a folder stayed."""
-    done = subprocess.run(
-        [sys.executable, "-c", TWICE],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout) == (STOPPED, "tidied up\n"), done.stderr
-    assert not list(tmp_path.iterdir())
-
-
-IN_ANOTHER = """
-import os, signal, sys, tempfile, time
-from fedgraph_flwr.core.command import command, handled_signals
-from fedgraph_flwr.core.process import in_own_process
-
-@handled_signals()
-def hold(parent):
-    with tempfile.TemporaryDirectory(prefix="held-"):
-        os.kill(parent, signal.SIGTERM)
-        time.sleep(60)
-
-@command
-def main():
-    in_own_process(hold, os.getpid())
-
-if __name__ == "__main__":
-    sys.exit(main())
-"""
-
-
-def test_what_a_command_does_in_another_process_is_stopped_with_it(tmp_path):
-    """SIGTERM at `--plan` alone waited until they were done."""
-    script, folder = tmp_path / "held.py", tmp_path / "folder"
-    script.write_text(IN_ANOTHER)
-    folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=45,
-    )
-    assert (done.returncode, done.stderr) == (STOPPED, f"{BY_HAND}\n")
-    assert not list(folder.glob("held-*"))
-
-
-@pytest.mark.parametrize(
-    ("encoding", "shown"),
-    [
-        ("ascii:strict", rb"r\udcffe \xb1"),
-        ("ascii:surrogateescape", rb"r\udcffe \xb1"),  # of the locale C
-        ("utf-8:strict", b"r\\udcffe \xc2\xb1"),
-        ("utf-8:surrogateescape", b"r\\udcffe \xc2\xb1"),
-    ],
-)
-def test_a_name_that_the_terminal_cannot_show_ends_no_command(encoding, shown):
-    """`report` had written its page, and ended with a traceback for its path."""
-    code = (
-        "from fedgraph_flwr.core.command import command\n"
-        "@command\ndef main():\n    print('r\\udcffe \\xb1')\n    return 0\n"
-        "raise SystemExit(main())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONIOENCODING": encoding},
-        capture_output=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout.rstrip()) == (0, shown), done.stderr
 
 
 SPEAKS = """
@@ -224,23 +111,6 @@ def test_a_command_whose_reader_has_ended_ends_too():
         ["bash", "-c", line], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (UNABLE, "0\n", "")
-
-
-def test_sigterm_does_what_ctrl_c_does_at_that_moment():
-    """A run that Flower is being asked for must be stopped when Flower has it."""
-    held = []
-
-    @command
-    def main() -> int:
-        before = signal.signal(signal.SIGINT, lambda *_: held.append(1))
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        finally:
-            signal.signal(signal.SIGINT, before)
-        return 0
-
-    assert main() == 0
-    assert held == [1]
 
 
 def test_there_is_one_command():
@@ -290,62 +160,3 @@ def test_an_environment_that_is_missing_or_was_moved_is_named_with_the_cure(clon
     done = shell(moved, ". ./env.sh; echo $?; echo $PATH")
     assert f"was installed as {clone}/.venv, and does not work" in done.stderr
     assert done.stdout.splitlines() == ["1", os.environ["PATH"]]
-
-
-def test_an_environment_that_is_active_already_is_used_if_flower_is_in_it(clone):
-    active = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    line = ". ./env.sh && echo $FEDGRAPH_HOME $FLWR_HOME && command -v python"
-    done = shell(clone, line, PATH=active)
-    expected = [f"{clone} {clone}/.flwr", str(Path(sys.executable).parent / "python")]
-    assert (done.stdout.splitlines(), done.stderr) == (expected, "")
-    venv.create(clone / "bare")  # without Flower
-    bare = shell(clone, line, PATH=f"{clone}/bare/bin:/usr/bin:/bin")
-    assert "activate an environment of your own" in bare.stderr
-    assert bare.stdout == ""
-
-
-@pytest.mark.parametrize("program", ["bash", "dash"])
-def test_a_clone_has_one_superlink_by_whichever_path_it_is_entered(clone, program):
-    """Through a link it had a second one of the same folder, which `make stop` left."""
-    if shutil.which(program) is None:
-        pytest.skip(f"{program} is not installed")
-    venv.create(clone / ".venv")
-    link = clone.with_name("link")
-    link.symlink_to(clone)
-    tell = ". ./env.sh && echo $FLWR_HOME $FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
-    told = [shell(clone, f"cd {at}; {program} -c '{tell}'") for at in (clone, link)]
-    assert [done.stderr for done in told] == ["", ""]
-    assert told[0].stdout == told[1].stdout
-    assert told[0].stdout.startswith(f"{clone}/.flwr ")
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({}, "127.0.0.1,localhost"),
-        ({"no_proxy": "localhost"}, "localhost,127.0.0.1,localhost"),
-        ({"NO_PROXY": ".org"}, ".org,127.0.0.1,localhost"),
-        ({"no_proxy": "127.0.0.1,x", "NO_PROXY": "y"}, "127.0.0.1,x"),
-    ],
-)
-def test_a_proxy_is_not_asked_for_the_superlink_of_this_machine(clone, before, after):
-    venv.create(clone / ".venv")
-    line = ". ./env.sh && . ./env.sh && echo $no_proxy $NO_PROXY"
-    done = shell(clone, line, http_proxy="http://proxy:3128", **before)
-    assert done.stdout.split() == [after, after]
-
-
-def test_a_shell_that_was_another_clones_has_a_superlink_of_its_own(clone):
-    other = clone.with_name("other")
-    venv.create(clone / ".venv")
-    venv.create(other / ".venv")
-    shutil.copy(clone / "env.sh", other)
-    tell = "echo $FLWR_HOME $FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
-    alone = shell(other, f". ./env.sh; {tell}").stdout
-    assert alone.startswith(f"{other}/.flwr ")
-    assert shell(clone, f". ./env.sh; cd {other}; . ./env.sh; {tell}").stdout == alone
-    first = "mv .venv .v; . ./env.sh; mv .v .venv"  # as before `make run`
-    line = f". ./env.sh; cd {other}; {first}; . ./env.sh; {tell}"
-    assert shell(clone, line).stdout == alone
-    own = shell(clone, f". ./env.sh; cd {other}; . ./env.sh; {tell}", FLWR_HOME="/own")
-    assert own.stdout.startswith("/own ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import tomllib
 
 import pytest
@@ -68,35 +67,23 @@ def test_a_bad_value_is_refused_with_key_value_and_cure():
         assert "run config" in text
 
 
+UNPUBLISHED = (
+    "gcfl.mean-norm-threshold, gcfl.max-norm-threshold, gcfl.seq-length are 'auto', but"
+    " no value is published .*; set in the run config: gcfl.mean-norm-threshold to a"
+    " finite number .*To choose: run once"
+)
+
+
 @pytest.mark.parametrize(
     ("match", "overrides"),
     [
-        ("learning-rate must be a .* >= 0 and <= 1000, got -1", {"learning-rate": -1}),
-        ("threshold must be .* got nan", {"gcfl.mean-norm-threshold": math.nan}),
-        ("num-server-rounds must be an int.* got '12'", {"num-server-rounds": "12"}),
         ("num-clients must be an int >= 1 .* or 'auto', got 0", {"num-clients": 0}),
-        ("batch-size must be an int .* got True", {"batch-size": True}),
         ("data-dir must be an absolute path", {"data-dir": "relative/folder"}),
         (r"unknown method 'gcfl\+\+'. Did you mean 'gcfl\+'\?", {"method": "gcfl++"}),
         ("unknown dataset 'protein'. Did you mean 'PROTEINS'", {"dataset": "protein"}),
-        (
-            "unknown run-config key 'lerning-rate'. Did you mean 'learning-rate'",
-            {"lerning-rate": 1.0},
-        ),
-        (
-            "gcfl.mean-norm-threshold, gcfl.max-norm-threshold, gcfl.seq-length are"
-            " 'auto', but no value is published .*; set in the run config:"
-            " gcfl.mean-norm-threshold to a finite number .*To choose: run once",
-            {"dataset": "MUTAG"},
-        ),
-        (
-            "num-clients is 5; set num-clients to 7",
-            {"dataset": "molecules", "num-clients": 5},
-        ),
-        (
-            "partition of dataset 'MUTAG' must be",
-            {"method": "fedavg", "dataset": "MUTAG", "partition": "planted"},
-        ),
+        ("'lerning-rate'. Did you mean 'learning-rate'", {"lerning-rate": 1.0}),
+        (UNPUBLISHED, {"dataset": "MUTAG"}),
+        ("set num-clients to 7", {"dataset": "molecules", "num-clients": 5}),
     ],
 )
 def test_what_users_get_wrong(match, overrides):
@@ -158,23 +145,6 @@ def test_devices():
         choose_device("cuda:99")
 
 
-HUGE = {int: (2**31, 10**18, 2**63 - 1), float: (1e308, math.inf, math.nan)}
-
-
-@pytest.mark.parametrize("kind", HUGE)
-def test_numbers_beyond_what_a_machine_can_do_are_refused(kind):
-    keys = [k for k, f in FIELDS.items() if f.metadata["rule"].kind is kind]
-    assert keys
-    for key in keys:
-        for huge in HUGE[kind]:
-            refuse(f"{key} must be .* and <.*{re.escape(f'got {huge}')}", **{key: huge})
-
-
-def test_a_wrong_value_too_long_to_read_is_cut_short():
-    refuse(r"got 'a{199} \.\.\. \(\d+ characters\)", partition="a" * 10**6)
-    refuse("num-clients must be .*got a int too large", **{"num-clients": 10**5000})
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -193,12 +163,3 @@ def test_what_is_no_toml_is_a_config_error_naming_the_file(tmp_path, content, me
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=f"{path} .*{message}|{path} {message}"):
         read_toml(path)
-
-
-@pytest.mark.parametrize("key", ["method", "dataset", "x" * 100_000])
-def test_a_name_of_any_length_makes_no_longer_a_message(key):
-    with pytest.raises(
-        ConfigError, match=r"unknown .*xxx'\.\.\. \(cut short\)"
-    ) as told:
-        resolve({**defaults(), "method": "fedavg", key: "x" * 100_000})
-    assert len(str(told.value)) < 1000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
 import stat
 import subprocess
 import sys
@@ -87,17 +85,6 @@ def test_a_process_that_is_killed_in_a_transaction_leaves_the_one_before(file):
     assert file.rows(ALL) == [(1,)]
 
 
-def test_what_is_filled_in_is_there_with_the_file_or_there_is_no_file(file):
-    def fails(db: sqlite3.Connection) -> None:
-        db.execute("INSERT INTO kept VALUES (7, 'x')")
-        raise DataError("damaged")
-
-    broken = Database(file.path, SCHEMA, fill=fails)
-    with pytest.raises(DataError, match="damaged"):
-        add(broken, 1)
-    assert list(file.path.parent.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("spoil", "error", "words"),
     [
@@ -126,10 +113,3 @@ def test_a_lock_that_does_not_end_is_named(file, monkeypatch):
     add(file, 1)
     with file.transaction(), pytest.raises(StorageError, match=r"is locked; .* end"):
         add(file, 2)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(StorageError, match=r"a\.sqlite3"):
-        add(Database(tmp_path / "a.sqlite3", SCHEMA), 1)

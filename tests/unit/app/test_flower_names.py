@@ -77,19 +77,3 @@ def test_flower_has_each_private_name(name):
 
     assert hasattr(import_module(module), attribute)
     assert attribute in (ROOT / HOME).read_text()
-
-
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        ("from flwr.supercore.exit import add", {"flwr.supercore.exit.add"}),
-        ("import flwr.supercore.exit", {"flwr.supercore.exit"}),
-        ("from flwr.app import Message", set()),
-        ("from flwr.common.logger import log", set()),
-        ("getLogger('flwr')", set()),
-        ("m = import_module('flwr.supercore.exit')", {"flwr.supercore.exit"}),
-        ("vars(m.metadata)['_message_id'] = 'a'", {"_message_id"}),
-    ],
-)
-def test_a_private_name_is_seen(source, names):
-    assert private_names(source) == names

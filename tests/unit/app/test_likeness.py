@@ -75,16 +75,11 @@ def test_targets():
     [
         {"counts": [-1, 2]},
         {"counts": [1.5]},
-        {"counts": "many"},
         {"counts": [1] * 51},
-        {"num_nodes": True},
         {"num_graphs": 10**30},
         {"degree": "high"},
         {"degree": 1e999},
         {"degree": 1e200},  # cannot be drawn
-        {"degree": 10**320},  # no float
-        {"target_std": [-(10**320)]},
-        {"degree": None},
         {"target_mean": [None]},
     ],
 )
@@ -94,7 +89,7 @@ def test_nonsense_of_a_client_counts_as_nothing_told(change):
     assert Statistics.from_json(json.dumps({**json.loads(good), **change})) is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", "{}", "[" * 9999, "3"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 9999])
 def test_no_statistics_at_all(text):
     assert Statistics.from_json(text) is None
 
@@ -117,24 +112,3 @@ def test_table_and_figure(tmp_path):
     assert path.stat().st_size > 5000
     write_csv(tmp_path / STATISTICS, statistics_rows({1: toys.info(1)}))
     assert draw_statistics(tmp_path) == []  # nobody told
-
-
-@pytest.mark.parametrize(
-    ("change", "is_drawn"),
-    [
-        ({"degree": 1e100, "nodes_per_graph": -1e100, "homophily": 1e100}, True),
-        ({"counts": []}, True),  # and no target
-        ({"counts": [], "target_mean": [1e100], "target_std": [-1e100]}, True),
-        (
-            {"counts": [], "num_graphs": 1}
-            | dict.fromkeys(("nodes_per_graph", "degree"), math.nan),
-            False,
-        ),
-    ],
-)
-def test_whatever_one_client_tells_can_be_drawn(tmp_path, change, is_drawn):
-    good = measure(two_graphs([0, 1]), is_binary=False).to_json()
-    text = json.dumps({**json.loads(good), **change})
-    told = toys.info(0, introduced={"statistics": text})
-    write_csv(tmp_path / STATISTICS, statistics_rows({0: told, 1: toys.info(1)}))
-    assert bool(draw_statistics(tmp_path)) == is_drawn

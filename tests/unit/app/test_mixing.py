@@ -49,12 +49,6 @@ def test_every_kind_agrees_with_the_equations(topology):
         np.testing.assert_allclose(matrix(topology, kind), expected, atol=1e-15)
 
 
-def test_clients_without_training_graphs_weigh_the_same():
-    nobody = Peer(num_neighbours=2, num_examples=0)
-    row = mixing_row("samples", 0, dict.fromkeys(range(3), nobody))
-    assert list(row.values()) == [1 / 3] * 3
-
-
 def test_spectral_gaps_in_closed_form():
     """Of a ring: eigenvalues (1 + 2 cos(2 pi i / n)) / 3."""
     assert spectral_gap(matrix(TOPOLOGIES["complete"])) == pytest.approx(1)
@@ -111,28 +105,6 @@ def test_weights_without_a_neighbour(kind, whole, without):
     assert list(row.values()) == pytest.approx(without)
 
 
-@ALL
-@pytest.mark.parametrize("gone", [0, 3])
-def test_metropolis_stays_doubly_stochastic_without_a_client(topology, gone):
-    peers = {
-        k: Peer(num_neighbours=len(near), num_examples=1)
-        for k, near in topology.neighbours.items()
-    }
-    m = np.zeros((8, 8))
-    for k in set(range(8)) - {gone}:
-        around = {k, *topology.neighbours[k]} - {gone}
-        for j, w in mixing_row("metropolis", k, {j: peers[j] for j in around}).items():
-            m[k, j] = w
-    rest = np.delete(np.delete(m, gone, 0), gone, 1)
-    np.testing.assert_allclose(rest, rest.T)
-    np.testing.assert_allclose(rest.sum(1), 1)
-
-
-def test_a_client_alone_keeps_its_model():
-    for kind in ("metropolis", "uniform", "samples", "file"):
-        assert mixing_row(kind, 2, {2: PEERS[2]}, given={}) == {2: 1}
-
-
 def test_weights_must_sum_to_one():
     check_row(0, {0: 0.5, 1: 0.5})
     with pytest.raises(ConfigError, match=r"client 4 .*sum to 1, got .*sum to 1.1;"):
@@ -153,26 +125,6 @@ def test_a_file_without_weights_cannot_weigh():
 
 def model(value, **more):
     return {"w": np.full((2, 2), value, np.float32), **more}
-
-
-def test_mixing_by_hand():
-    mixed = mix({0: model(1), 1: model(2), 2: model(4)}, {0: 0.5, 1: 0.25, 2: 0.25}, 0)
-    assert mixed["w"].dtype == np.float32
-    assert mixed["w"].tolist() == [[2, 2], [2, 2]]
-
-
-def test_the_order_of_neighbours_does_not_matter():
-    rng = np.random.default_rng(3)
-    models = {j: {"w": rng.normal(size=99).astype(np.float32)} for j in range(5)}
-    row = dict(enumerate([0.1, 0.2, 0.3, 0.15, 0.25]))
-    turned = {j: models[j] for j in (3, 1, 4, 0, 2)}
-    assert np.array_equal(mix(models, row, 0)["w"], mix(turned, row, 0)["w"])
-
-
-def test_sums_are_in_doubles():
-    models = {j: {"w": np.array([x], np.float32)} for j, x in enumerate([1e8, 1, -1e8])}
-    third = dict.fromkeys(range(3), 1 / 3)
-    assert mix(models, third, 0)["w"][0] == np.float32(1 / 3)
 
 
 def test_counters_are_the_clients_own():
@@ -204,13 +156,3 @@ def test_rows_are_mixed_over_the_owners_of_their_task():
     mixed = mix_rows(heads, row, owners, ["b"])
     # task 0: client 1 alone; task 1: clients 2 and 4 alike; task 2: nobody's, all
     assert mixed["b"].tolist() == [1, 3, 0.5 + 0.5 + 1]
-
-
-def test_owners_of_a_task_weigh_as_they_do_in_the_row():
-    heads = {j: {"b": np.array([j], np.float32)} for j in (1, 2, 4)}
-    owners = {1: (), 2: (0,), 4: (0,)}
-    mixed = mix_rows(heads, {1: 0.6, 2: 0.1, 4: 0.3}, owners, ["b"])
-    np.testing.assert_allclose(mixed["b"], [2 / 4 + 4 * 3 / 4])
-    # Owners without weight leave the row to all, as if it had no owner.
-    alone = mix_rows(heads, {1: 1.0, 2: 0.0, 4: 0.0}, owners, ["b"])
-    assert alone["b"].tolist() == [1]

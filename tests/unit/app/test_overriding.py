@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from textwrap import dedent
 
 import pytest
 
@@ -48,62 +47,6 @@ def test_so_is_one_that_takes_other_arguments(
     assert "(fgx.py, line 3)" in json.loads(summary.read_text())["error"]
 
 
-HONEST = [
-    ("FedAvg", "weight = partial(root, power=0.5)"),
-    ("FedAvg", "weight = Weight()"),
-    ("FedAvg", "@drawing\n    def weight(self, rng, client): return rng.random()"),
-    ("GraphClassifierClient", "build_model = partial(Net)"),
-    (
-        "GraphClassifierClient",
-        "@classmethod\n    def shared_names(cls, *given):\n"
-        "        return (n for n in super(S, cls).shared_names(*given))",
-    ),
-    (
-        "AbstractPersonalStrategy",
-        "def personalise(self, n, replies): return np.eye(len(replies)) > 0",
-    ),
-]
-
-
-@pytest.mark.parametrize(("base", "body"), HONEST)
-def test_what_can_be_called_and_used_is_not_refused(write_plugin, lab, base, body):
-    """However a class has it: by a decorator, an object, as another kind of array."""
-    source = """
-        from functools import partial, wraps
-        import numpy as np
-        from fedgraph_flwr.api import *
-        def root(client, *, power): return 4**power
-        class Weight:
-            def __call__(self, client): return 1
-        def drawing(function):
-            @wraps(function)
-            def drawn(self, *given):
-                return function(self, np.random.default_rng(1), *given)
-            return drawn
-        def Net(spec): return GraphClassifierClient.build_model(spec)
-        """
-    made = overriding(base, body).replace("    def ", "    ", 1)
-    write_plugin("plugins/fgx.py", dedent(source) + made)
-    lab.run("fgx:METHOD")
-
-
-def test_numbers_of_numpy_travel_as_arrays_do(write_plugin, lab):
-    source = """
-        from fedgraph_flwr.api import *
-        import numpy as np
-        class S(FedAvg):
-            def uplink(self, n, c):
-                return super().uplink(n, c) | {"n": ["float64", ()]}
-        class C(GraphClassifierClient):
-            def update(self, trained):
-                sent = super().update(trained).arrays
-                return Parcel(arrays=sent | {"n": np.float64(2)})
-        METHOD = Method(strategy=S, clients={GRAPH_CLASSIFICATION: C})
-        """
-    write_plugin("plugins/fgx.py", source)
-    lab.run("fgx:METHOD")
-
-
 RETURNS = [
     ("FedAvg", "state(self): return self.theta", r"state\(\) of S must return two"),
     ("FedAvg", "state(self): return {}, {'k': {1}}", "a dict that JSON can hold"),
@@ -112,33 +55,13 @@ RETURNS = [
         "personalise(self, n, replies): return [1 for r in replies]",
         r"personalise\(\) of S must return weights >= 0 .* \(3, 3\), .* a list",
     ),
-    (
-        "FedAvg",
-        "weight(self, c):\n        super().weight(c)",
-        r"weight\(\) of S must .* None for",
-    ),
+    ("FedAvg", "weight(self, c): pass", r"weight\(\) of S must .* None for"),
     ("FedAvg", "weight(self, c): return -1", r"number >= 0, got -1 for client 0"),
-    (
-        "FedAvg",
-        "step(self, n, r): self.theta = None",
-        "NumPy arrays by name, but is a NoneType",
-    ),
-    (
-        "FedAvg",
-        "step(self, n, r): self.theta = {**self.theta, 'm': 1}",
-        "it must be NumPy arrays by name",
-    ),
     ("FedAvg", "step(self, n, r): self.theta = {}", "but is missing; step"),
     (
         "FedAvg",
         "step(self, n, r): return self.theta",
         r"step\(\) must set the strategy's models and return nothing, got a dict",
-    ),
-    (
-        "FedAvg",
-        "step(self, n, r):\n        self.theta = {\n"
-        "            k: v.astype('float64') for k, v in self.theta.items()}",
-        r"must stay \('float32', .*, but is \('float64', .*; step\(\) of",
     ),
 ]
 

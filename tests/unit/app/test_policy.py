@@ -25,37 +25,21 @@ def written(folder, text):
 
 
 def test_every_key_of_a_file_is_read(tmp_path):
-    text = """
-    methods = ["fedavg", "gcfl+"]
-    datasets = ["smiles-csv", "tu:MUTAG"]
-    min-examples = 50
-    update-clip-max = 1
-    update-noise-min = 2.5
-    update-epsilon-max = 8
-    update-delta = 1e-6
-    edge-epsilon-max = 4.0
-    reply-bytes-max = 1_000_000
-    scores = false
-    """
-    assert policy_at(written(tmp_path, text)) == Policy(
-        methods=("fedavg", "gcfl+"),
-        datasets=("smiles-csv", "tu:MUTAG"),
-        min_examples=50,
-        update_clip_max=1.0,
-        update_noise_min=2.5,
-        update_epsilon_max=8.0,
-        update_delta=1e-6,
-        edge_epsilon_max=4.0,
-        reply_bytes_max=1_000_000,
-        scores=False,
-    )
-    plugins = "methods = ['fgx:METHOD']\ndatasets = ['fgd:DATA', 'MUTAG']"
-    assert policy_at(written(tmp_path, plugins)).methods == ("fgx:METHOD",)  # no import
-    shares = "sealed-only = true\npooled-evaluation = true\nraw-features = true"
-    found = policy_at(written(tmp_path, shares))
-    assert found.sealed_only
-    assert found.pooled_evaluation
-    assert found.raw_features
+    given = {
+        "methods": ("fedavg", "fgx:METHOD"),  # a plug-in is not imported
+        "datasets": ("smiles-csv", "tu:MUTAG"),
+        "min_examples": 50,
+        "update_clip_max": 1.0,
+        "update_noise_min": 2.5,
+        "update_epsilon_max": 8.0,
+        "update_delta": 1e-6,
+        "edge_epsilon_max": 4.0,
+        "reply_bytes_max": 1_000_000,
+        "scores": False,
+    }
+    assert policy_at({**SITE, **toys.policy(tmp_path, **given)}) == Policy(**given)
+    shares = {"sealed_only": True, "pooled_evaluation": True, "raw_features": True}
+    assert policy_at({**SITE, **toys.policy(tmp_path, **shares)}) == Policy(**shares)
 
 
 def test_a_site_without_a_file_shares_nothing_and_simulation_all():
@@ -75,35 +59,24 @@ BAD = [
     ("clip = 1", "unknown policy key 'clip'.*update-clip-max"),
     ("update-clip-mx = 1", "unknown policy key.*Did you mean 'update-clip-max'"),
     ("Scores = false", "unknown policy key 'Scores'. Did you mean 'scores'"),
-    ("[updates]\nclip = 1", "unknown policy key 'updates'"),
     ("update-clip-max = '1'", "update-clip-max must be a finite number >= 0.*got '1'"),
-    ("update-clip-max = true", "update-clip-max must be a finite number"),
     ("update-clip-max = -1", "update-clip-max must be a finite number >= 0"),
-    ("update-clip-max = nan", "update-clip-max must be a finite number"),
     ("edge-epsilon-max = inf", "edge-epsilon-max must be a finite number"),
     ("update-delta = 0", "update-delta must be a finite number > 0"),
     ("min-examples = 1.5", "min-examples must be an int"),
     ("scores = 'no'", "scores must be true or false, got 'no'"),
-    ("sealed-only = 1", "sealed-only must be true or false, got 1"),
     ("methods = []", "methods must be a list of at least one name"),
-    ("methods = 'fedavg'", "methods must be a list of at least one name"),
     ("methods = [1]", "methods must be a list of at least one name"),
     ("methods = ['fedavgg']", "unknown method 'fedavgg'. Did you mean 'fedavg'"),
     ("datasets = ['MUTAGG']", "MUTAGG"),
     ("methods = ['a/b:c']", "a plug-in is named module:NAME"),
-    ("datasets = ['a/b:c']", "a plug-in is named module:NAME"),
-    ("methods = {}", "methods must be a list of at least one name"),
     ("update-noise-min = 1", "update-noise-min is set without update-clip-max"),
     ("update-epsilon-max = 1", "update-epsilon-max is set without update-clip-max"),
     ("update-clip-max = 1", "set without update-noise-min and update-epsilon-max"),
     (CLIP + "sealed-only = true", "sealed-only = true contradicts"),
-    (CLIP + "pooled-evaluation = true", "pooled-evaluation = true contr"),
     (CLIP + "raw-features = true", "raw-features = true contradicts"),
     ("scores = false\nscores = true", "is not valid TOML"),
-    ("scores = ", "is not valid TOML"),
     (b"\xff\xfe", "is not valid TOML"),
-    ("min-examples = " + "9" * 5000, "is not valid TOML|beyond 64 bits"),
-    ("a = " + "[" * 5000 + "]" * 5000, "is not valid TOML|nested"),
 ]
 
 
@@ -114,29 +87,17 @@ def test_a_file_that_cannot_be_used_is_refused_with_the_reason(tmp_path, text, w
     assert str(tmp_path) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["", "missing.toml", ".", "policy.toml", "/\0"])
-def test_a_file_that_is_none_is_refused(tmp_path, name):
-    path = name if name in ("", "policy.toml", "/\0") else str(tmp_path / name)
-    with pytest.raises(
-        PolicyError, match=r"(?i)an absolute path;|no such file|is a dir|null"
-    ):
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("policy.toml", "an absolute path;"),
+        ("/none/missing.toml", "(?i)no such file"),
+        ("/", "is a dir"),
+    ],
+)
+def test_a_file_that_is_none_is_refused(path, why):
+    with pytest.raises(PolicyError, match=f"(?i){why}"):
         policy_at({**SITE, "policy": path})
-
-
-def test_a_file_without_permission_is_refused(tmp_path, monkeypatch):
-    node = written(tmp_path, "scores = true")
-
-    def denied(*_, **__):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "read_bytes", denied)
-    words = "cannot be read: .* folders above it.* chmod 644"
-    with pytest.raises(PolicyError, match=words):
-        policy_at(node)
-
-
-def test_a_mark_that_windows_writes_before_a_text_is_passed_over(tmp_path):
-    assert policy_at(written(tmp_path, "\ufeffscores = false\r\n")).scores is False
 
 
 def test_a_budget_needs_a_folder_that_no_run_can_change(tmp_path):
@@ -158,20 +119,6 @@ def test_a_bad_file_refuses_even_what_every_policy_allows(run, tmp_path):
         "is not valid TOML: Invalid value (at line 1"
         in (tmp_path / "audit.jsonl").read_text()
     )
-
-
-def test_the_file_is_read_before_the_run_config(run, tmp_path, monkeypatch):
-    """A file that goes while a run is on stops the site in its next message."""
-    node = {**written(tmp_path, "scores = true"), "state-dir": str(tmp_path)}
-    monkeypatch.setattr(
-        "fedgraph_flwr.node.policy.resolve",
-        lambda config: [
-            Path(node["policy"]).unlink(missing_ok=True),
-            toys.resolve(config),
-        ][1],
-    )
-    with pytest.raises(RunFailedError, match="PolicyError: see docs/privacy"):
-        run("fedavg", node_configs=[node])
 
 
 @pytest.mark.parametrize(

@@ -62,18 +62,6 @@ def test_times_are_read_as_far_as_they_were_written(tmp_path):
         read_times(tmp_path)
 
 
-def test_no_file_has_no_rows(tmp_path):
-    assert list(read_rows(tmp_path / "rounds.csv")) == []
-    assert read_series(tmp_path, split="a", point="b", metric="c") == {}
-
-
-def test_empty_lines_are_no_rows(tmp_path):
-    write(tmp_path / "rounds.csv", [[1, 0, "test", "p", "accuracy", "0.25", 7]])
-    with (tmp_path / "rounds.csv").open("a") as file:
-        file.write("\n\r\n")
-    assert len(list(read_rows(tmp_path / "rounds.csv"))) == 1
-
-
 # The record -------------------------------------------------------------------------
 
 

@@ -41,11 +41,3 @@ def test_clusters_are_told_where_they_change_and_come_back_for_every_round(
     assert facts["clusters"] == told
     assert after.clusters == before.clusters
     assert after.clusters == {str(n): c for n, c in enumerate(rounds, 1)}
-
-
-def test_what_is_written_does_not_grow_with_rounds_that_change_nothing():
-    sizes = {
-        len(json.dumps(record([ONE] * n).to_json()["clusters"])) for n in (1, 10, 99)
-    }
-
-    assert len(sizes) == 1

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedgraph_flwr.results.selection import (
     Choice,
     EarlyStopping,
-    best_labelled,
     best_snapshot,
     best_test,
     best_val,
     choose,
-    final,
     summarize,
 )
 
@@ -42,10 +38,6 @@ def test_mean_and_spread_over_clients():
     assert summarize({}, "final")["mean"] is None
 
 
-def test_final_is_the_last_round():
-    assert final(TEST, 3)["mean"] == pytest.approx(0.65)
-
-
 def test_best_val_ignores_the_start_and_takes_the_earliest_of_ties():
     found = best_val(VAL, TEST)
     assert found["round"] == 2  # as good on validation as round 3, and earlier
@@ -70,11 +62,6 @@ def test_of_errors_the_smallest_is_best():
     assert (errors.is_due(), scores.is_due()) == (True, False)
 
 
-def test_best_val_never_looks_at_test_values():
-    shuffled = {r: dict.fromkeys(v, 1.0 - 0.3 * r) for r, v in TEST.items()}
-    assert best_val(VAL, shuffled)["round"] == best_val(VAL, TEST)["round"]
-
-
 # Client 2 fails in round 2 only; client 1, the worst, is gone from round 3 on.
 HOLES = {
     0: {0: 0.9, 1: 0.9, 2: 0.9},
@@ -94,12 +81,6 @@ def test_rounds_are_compared_over_the_clients_that_the_newest_still_has():
     assert found["per_client"] == {"0": 0.7, "1": 0.2}  # what was measured then
     until = {r: HOLES[r] for r in (0, 1, 2)}  # only 0 and 1 answered in round 2
     assert choose(until) == Choice(2, pytest.approx(0.45), 2)
-
-
-@pytest.mark.parametrize("read", [best_test, best_labelled])
-def test_every_rule_that_chooses_compares_the_same_clients(read):
-    found = read({r: v for r, v in HOLES.items() if r})
-    assert (found["round"], found["num_clients_chosen_by"]) == (2, 2)
 
 
 def test_a_round_before_a_client_was_first_measured_is_no_candidate():
@@ -135,25 +116,6 @@ def test_of_equal_rounds_the_lowest_loss_is_chosen(scores, losses, expected):
     assert rule.is_due() == (expected < max(of_all[0] or of_all[1]))
 
 
-@given(
-    st.dictionaries(
-        st.integers(0, 6),
-        st.fixed_dictionaries({c: st.integers(0, 4) for c in (3, 1, 2)}),
-        min_size=1,
-    ),
-    st.booleans(),
-)
-@settings(max_examples=60, deadline=None)
-def test_with_all_clients_the_earliest_round_of_the_best_mean_is_chosen(table, larger):
-    """As it always was where nobody is missing."""
-    rounds = [r for r in sorted(table) if r >= 1]
-    means = [sum(table[r].values()) / 3 for r in rounds]
-    best = (max if larger else min)(means, default=None)
-    expected = None if best is None else rounds[means.index(best)]
-    assert choose(table, larger_is_better=larger).round == expected
-    assert choose(table).num_clients == 3
-
-
 def test_best_snapshot_takes_per_client_the_best_of_splits_and_end():
     found = best_snapshot(TEST, [(1, [0, 1]), (3, [0])], last_round=2)
     # Splits read the round before: round 0 for both, round 2 for client 0.
@@ -171,10 +133,6 @@ def test_best_test_looks_at_test_scores_and_says_so():
     errors = best_test(table, larger_is_better=False)
     assert (errors["round"], errors["per_client"]) == (1, {"0": 0.2, "1": 0.4})
     assert best_test({})["mean"] is None
-
-
-def test_without_splits_best_snapshot_is_final():
-    assert best_snapshot(TEST, [], 3)["mean"] == final(TEST, 3)["mean"]
 
 
 def table(*means: float):
@@ -208,22 +166,3 @@ def test_training_never_ends_before_min_rounds_or_without_patience():
     assert EarlyStopping(old, patience=2, min_rounds=7).is_due()
     assert not EarlyStopping(old, patience=2, min_rounds=8).is_due()
     assert not EarlyStopping(old, patience=0, min_rounds=0).is_due()
-
-
-@pytest.mark.parametrize(("rise", "due"), [(0.008, False), (0.0, True)])
-def test_a_client_lost_for_good_neither_ends_training_nor_holds_it_up(rise, due):
-    """Ten clients whose scores rise by so much in a round; one is gone from 10 on."""
-    scores = {
-        r: {c: 0.3 + rise * r for c in range(10) if c != 7 or r < 10} for r in range(51)
-    }
-    rule = EarlyStopping(scores, patience=20, min_rounds=10)
-    assert rule.is_due() is due
-    found = best_val(scores, scores)
-    assert found["round"] == (1 if due else 50)
-    assert found["num_clients_chosen_by"] == 9
-
-
-def test_early_stopping_copies_what_it_was_given():
-    given = table(0.1, 0.5)
-    EarlyStopping(given, patience=1, min_rounds=0).add(1, 0, 0.9)
-    assert given[1][0] == 0.4

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-import datasets
-from clients.store import STATES, default_state_dir
+from clients.store import STATES
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.core.config import RunSettings
-from fedgraph_flwr.core.errors import DataError, FedGraphError
+from fedgraph_flwr.core.errors import FedGraphError
 from fedgraph_flwr.core.wire import LAST_ROUND, Parcel, pack, unpack
 from fedgraph_flwr.node.gate import for_others
 from fedgraph_flwr.node.node_config import own_folders
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.results.folder import results_root
 from simulations.inline import run_inline
 
 SECRETS = ("root:x:0", "Mary", "positive HIV", "patient", "thesis", "ward-7")
@@ -79,8 +76,6 @@ def attack(site, node, **config):
     [
         {"data-dir": "passwd"},
         {"data-dir": "patients.csv", "csv-label-columns": "status"},
-        {"data-dir": "patient"},
-        {"dataset": "SIDER"},
         {"dataset": "tu:WARD", "method": "fedavg", "partition": "chunks"},
         {"dataset": "Cora", "method": "fedavg"},
     ],
@@ -109,44 +104,23 @@ def test_folders_of_the_run_mean_nothing_at_a_site_which_says_so(site, caplog):
     assert not (site / "default-cache").exists()
 
 
-def test_without_keys_of_its_own_a_site_takes_its_default_folders(site):
-    assert attack(site, {"data-path": str(site / "ward-7" / "own.csv")}) == ""
-    assert list((site / "default-cache").glob("smiles-csv-*"))
-    assert list((site / "default-state").rglob(STATES))
-
-
 @pytest.mark.parametrize(
     ("path", "config", "told"),
     [
-        ("ward-7/table.csv", {}, "table.csv, line 2"),
         ("ward-7/table.csv", {"csv-smiles-column": "Smile"}, "no column 'Smile'"),
         (
             "ward-7/table.csv",
             {"csv-label-columns": "status"},
             "line 2, column 'status': a label",
         ),
-        ("ward-7/table.csv", {"csv-label-columns": "stat"}, "no column 'stat'"),
         ("ward-7/tabl.csv", {}, "ward-7/tabl.csv"),
-        ("ward-7/thesis", {}, "has no .csv file"),
         ("ward-7/passwd", {}, "passwd has no column 'smiles'"),
-        (
-            "ward-7/raw",
-            {"csv-bad-rows": "refuse"},
-            "raw, line 2: cannot be read as",
-        ),
+        ("ward-7/raw", {"csv-bad-rows": "refuse"}, "raw, line 2: cannot be read as"),
     ],
 )
 def test_errors_tell_place_and_kind_and_the_log_all(site, caplog, path, config, told):
     own = site / "ward-7"
-    (own / "table.csv").write_text(
-        PATIENTS
-        if config
-        else PATIENTS.replace("negative", "0")
-        .replace("positive HIV", "1")
-        .replace("patient,", "age,")
-        .replace("Mary", "71")
-    )
-    (own / "thesis").mkdir()
+    (own / "table.csv").write_text(PATIENTS)
     (own / "passwd").write_text(SHADOW)
     (own / "raw").write_bytes(b"patient,Mary\n\xff\xfe")
     said = attack(site, {"data-path": str(site / path)}, **config)
@@ -154,16 +128,6 @@ def test_errors_tell_place_and_kind_and_the_log_all(site, caplog, path, config, 
     assert not [word for word in (told, "ward-7", "Smile") if word in said]
     assert told in caplog.text
     assert str(site / path) in caplog.text
-
-
-def test_simulation_takes_the_folders_of_the_run_and_tells_all(site):
-    settings = resolve({**defaults(), "data-dir": "/d", "cache-dir": "/c"}).settings
-    node = {"partition-id": 0, "num-partitions": 1}
-    assert own_folders(settings, node) is settings
-    given = {**SMALL, "results-dir": str(site / "results")}
-    given["data-dir"] = str(site / "victim" / "patients.csv")
-    with pytest.raises(DataError, match=r"line 2, column 'status'.*got 'positive HIV'"):
-        run_inline({**given, "csv-label-columns": "status"})
 
 
 def test_every_path_of_a_run_is_replaced_at_a_site(site):
@@ -198,9 +162,7 @@ def test_a_message_without_a_roll_call_tells_no_more(site, kind, content):
 
 
 @pytest.mark.usefixtures("task_identity")
-@pytest.mark.parametrize(
-    "value", [None, "1", "../x", -1, 10**18, 1.0, True, "x" * 10**6]
-)
+@pytest.mark.parametrize("value", [None, "../x", -1, 10**18, True, "x" * 10**6])
 @pytest.mark.parametrize("name", ["server-round", "keep-from"])
 def test_what_is_no_round_reaches_no_file(site, name, value):
     own = site / "ward-7"
@@ -214,17 +176,7 @@ def test_what_is_no_round_reaches_no_file(site, name, value):
 
 
 @pytest.mark.usefixtures("task_identity")
-@pytest.mark.parametrize("value", [None, [1], "", "../x"])
-def test_a_message_of_no_experiment_is_refused(site, value):
-    context = context_of(site)
-    content = pack({0: Parcel()}, {"server-round": 1, "keep-from": 0})
-    if value is not None:
-        content["header"]["experiment"] = value
-    assert "WireError" in failure(context, content)
-
-
-@pytest.mark.usefixtures("task_identity")
-@pytest.mark.parametrize("value", [None, "[1", -1, 1.5, True, 10**18])
+@pytest.mark.parametrize("value", [None, "[1", -1, True, 10**18])
 def test_a_last_round_that_is_none_is_refused(site, value):
     """Nor is one that got lost taken for a client's first."""
     context = context_of(site)
@@ -260,37 +212,13 @@ def failure(context, content):
             "DataError: see docs/own-data.md",
         ),
         ("WireError: " + "x" * 10**6, "WireError: see docs/failures.md"),
-        ("KeyError: 'Mary'", "KeyError: see docs/failures.md"),
         ("Mary: positive HIV", "Error: see docs/failures.md"),
-        ("Mary", "Error: see docs/failures.md"),
         ("PolicyError: policy (Mary) of scores", "PolicyError: see docs/privacy.md"),
         (
             "PolicyError: this site's policy (scores) does not allow Mary",
             "PolicyError (scores): see docs/privacy.md",
         ),
-        ("DataError: policy (scores)", "DataError: see docs/own-data.md"),
     ],
 )
 def test_words_for_others(reason, left):
     assert for_others(reason) == f"{left}; the text stands in the log of the site"
-
-
-def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch):
-    """As in a container; it was a traceback, and at a site it hid the real reason."""
-
-    def fail(_):
-        raise RuntimeError("Could not determine home directory.")
-
-    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME", "FEDGRAPH_CACHE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv("FEDGRAPH_HOME", raising=False)
-    monkeypatch.setattr(Path, "expanduser", fail)
-    for default, cure in (
-        (default_state_dir, r"state/fedgraph-flwr is in a home .*\. set state-dir to"),
-        (datasets.cache_root, r"cache/fedgraph-flwr is in a home .*\. set cache-dir"),
-        (lambda: results_root(""), r"~/fedgraph-results is in .*\. set results-dir"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.chdir("/")
-            with pytest.raises(DataError, match=cure):
-                default()

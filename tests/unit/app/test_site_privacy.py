@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from functools import partial
 
 import numpy as np
 import pytest
 import toys
+from commands import at_site
 from flwr.app import Context, Message, RecordDict
 
 import datasets
-from clients import fedsage_plus
-from clients.base import GraphClient, start_of
-from clients.fedsage_plus_generator import choose_neighbours
+from clients.base import start_of
 from clients.site_database import SITE_FILE, site_database
 from clients.tasks.graph_classifier import GraphClassifierClient
 from fedgraph_flwr.client_app import app
-from fedgraph_flwr.core.errors import PolicyError, RunFailedError
+from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.wire import LAST_ROUND, Parcel, pack, unpack, with_prefix
 from fedgraph_flwr.core.words import at_most
 from fedgraph_flwr.methods.fedavg import SHARED
-from fedgraph_flwr.node import gate, serve
+from fedgraph_flwr.node import serve
 from fedgraph_flwr.resolve import defaults, resolve
 
 pytestmark = pytest.mark.usefixtures("task_identity", "own_data")
@@ -35,7 +31,6 @@ STRICT = {
 }
 CLIPPED = {"privacy.update-clip": 0.5, "privacy.update-noise": 50.0}
 EDGES = {"privacy.edge-epsilon": 1.0, "features": "labels"}
-SITE = (sys.executable, "-m", "simulations.cli", "site")
 
 
 @pytest.fixture
@@ -169,53 +164,6 @@ def test_the_server_does_not_hear_that_work_on_the_data_failed(
     assert "ValueError: of the data" in notes[-1]
 
 
-@pytest.mark.parametrize("method", ["infograph", "fedavg multi-task"])
-def test_weights_with_which_scores_overflow_fail_nobody(tmp_path, method):
-    asker = Asker(tmp_path, method, policy=STRICT, **CLIPPED)
-    asker.call()
-    huge = {n: np.full_like(a, 3e38) for n, a in asker.model().items()}
-    assert asker.train(arrays=huge).error == ""
-    assert asker.train(2, arrays=huge, kind="evaluate").error == ""
-    assert asker.updates() == 1
-
-
-@pytest.mark.parametrize("is_noisy", [True, False])
-def test_a_generator_that_overflows_is_hidden_with_noise_and_named_without(
-    tmp_path, monkeypatch, caplog, is_noisy
-):
-    """It runs outside of training too: what it makes is stored."""
-
-    def overflowing(counts, most):
-        return choose_neighbours(counts * np.nan, most)
-
-    monkeypatch.setattr(fedsage_plus, "choose_neighbours", overflowing)
-    config = {"policy": STRICT, **CLIPPED} if is_noisy else {}
-    asker = Asker(tmp_path, "fedsage+", **config)
-    asker.call()
-    sent = asker.model(6, 3)
-    with caplog.at_level("WARNING", logger="flwr"):
-        replies = [asker.train(arrays=sent)]
-        replies += [asker.train(2, arrays=sent, **{"last-round": 1})]
-    if is_noisy:
-        assert [r.error for r in replies] == ["", ""]
-        assert asker.updates() == 2
-        notes = " ".join(w["note"] for w in asker.log("warning"))
-        assert "DataError: the generator of neighbours has overflowed" in notes
-    else:
-        assert replies[0].error.startswith("DataError")
-        assert "the generator of neighbours has overflowed" in caplog.text
-
-
-def test_without_noise_on_updates_what_fails_is_named(tmp_path, monkeypatch):
-    def fails(*_):
-        raise ValueError("of the data")
-
-    monkeypatch.setattr(GraphClassifierClient, "scores", fails)
-    asker = Asker(tmp_path)
-    asker.call()
-    assert asker.train().error.startswith("ValueError")
-
-
 # Two answers that are equal tell of the data ------------------------------------------
 
 
@@ -295,22 +243,7 @@ def test_the_first_draw_is_in_the_log(tmp_path):
     assert second["spent_before"] == second["spent_after"] == first["spent_after"]
 
 
-def test_a_draw_before_the_client_could_not_be_made_is_told(tmp_path, monkeypatch):
-    def fails(self, job):
-        raise ValueError("no memory left")
-
-    asker = Asker(tmp_path, policy={"edge_epsilon_max": 8.0}, **EDGES)
-    asker.call()
-    monkeypatch.setattr(GraphClient, "__init__", fails)
-    reply = asker.train()
-    assert reply.error.startswith("ValueError")
-    assert reply.metrics["privacy/edge-epsilon"] == 1.0
-    line = asker.log()[-1]
-    assert (line["outcome"], line["spent_after"]["edge-epsilon"]) == ("failed", 1.0)
-    assert "spent_before" not in line
-
-
-def test_what_a_refused_reply_had_cost_is_in_the_log(tmp_path):
+def test_what_a_refused_reply_had_cost_is_in_the_log(tmp_path, capsys):
     asker = Asker(tmp_path, policy={"reply_bytes_max": 1500}, **CLIPPED)
     asker.call()
     for number in (1, 2):
@@ -323,93 +256,11 @@ def test_what_a_refused_reply_had_cost_is_in_the_log(tmp_path):
     assert second["spent_before"] == first["spent_after"]
     spent = [line["spent_after"]["update-epsilon"] for line in (first, second)]
     assert 0 < spent[0] < spent[1]
-    found = subprocess.run(
-        [*SITE, "audit", str(tmp_path / "audit.jsonl")],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert f"update {at_most(spent[1])}" in found
-
-
-def test_an_account_that_cannot_be_read_does_not_cost_the_line(tmp_path, monkeypatch):
-    asker = Asker(tmp_path, policy={"reply_bytes_max": 1500}, **CLIPPED)
-    asker.call()
-
-    def unreadable(*_):
-        (tmp_path / SITE_FILE).write_bytes(b"{" * 999)
-        raise PolicyError("larger")
-
-    monkeypatch.setattr(gate, "_check_size", unreadable)
-    with pytest.raises(RunFailedError, match="PolicyError: see"):
-        asker.train()
-    line = asker.log()[-1]
-    assert line["outcome"] == "refused"
-    assert "what was spent cannot be read: DataError: " in line["note"]
-    assert f"{SITE_FILE} cannot be read" in line["note"]
-
-
-def test_a_refused_message_without_noise_has_one_line(tmp_path):
-    asker = Asker(tmp_path, policy={"reply_bytes_max": 1500})
-    asker.call()
-    with pytest.raises(RunFailedError, match=r"\(reply-bytes-max\)"):
-        asker.train()
-    assert "client" not in asker.log()[-1]
-
-
-def test_a_message_of_an_unknown_kind_was_asked_too(tmp_path):
-    asker = Asker(tmp_path)
-    with pytest.raises(RunFailedError, match="PolicyError: see"):
-        asker.train(kind="query.zzz")
-    (asked,), (answered,) = asker.log("asked"), asker.log()
-    assert (asked["message"], asked["clients"]) == ("query.zzz", [0])
-    assert answered["outcome"] == "refused"
+    assert at_site(["audit", str(tmp_path / "audit.jsonl")]) == 0
+    assert f"update {at_most(spent[1])}" in capsys.readouterr().out
 
 
 # Data and accounts that change in mid-run -------------------------------------------
-
-
-def edit_a_bond(monkeypatch):
-    """Turn one pair of the largest training graph from an edge to none, or back."""
-
-    def edited(settings, client_id):
-        own = toys.federation(settings, client_id)
-        graphs = own.graphs
-        k = own.train[np.diff(graphs.node_ptr)[own.train].argmax()]
-        before = slice(graphs.edge_ptr[k], graphs.edge_ptr[k + 1])
-        pairs = {tuple(e) for e in graphs.edge_index[:, before].T.tolist()}
-        now = np.array(sorted(pairs ^ {(0, 1), (1, 0)})).T.astype(np.int32)
-        parts = np.split(graphs.edge_index, [before.start, before.stop], axis=1)
-        pointers = graphs.edge_ptr.copy()
-        pointers[k + 1 :] += now.shape[1] - len(pairs)
-        edges = np.concatenate([parts[0], now, parts[2]], axis=1)
-        new = toys.replace(graphs, edge_index=edges, edge_ptr=pointers)
-        return toys.renewed(own, graphs=new)
-
-    monkeypatch.setattr(datasets, "load_partition", edited)
-    serve.clear_kept()
-
-
-def test_a_round_is_not_asked_again_of_data_that_have_changed(tmp_path, monkeypatch):
-    asker = Asker(tmp_path, "fgcl", **{"privacy.noise-mode": "per_round"})
-    asker.call()
-    assert asker.train().error == ""
-    assert asker.train(2, **{"last-round": 1}).error == ""
-    serve.clear_kept()
-    assert asker.train().error == ""  # the same data
-    account = partial(site_database(tmp_path).rows, "SELECT * FROM edges")
-    spent = account()
-    edit_a_bond(monkeypatch)
-    for number in (1, 3):
-        reply = asker.train(number)
-        assert reply.error.startswith("DataError: see")
-        note = asker.log()[-1]["note"]
-        assert "data of client 0 are not those with which it began" in note
-        assert "restore the data, or start a new run" in note
-    assert account() == spent != []
-    asker.node["state-dir"] = str(tmp_path / "new")
-    asker.call()
-    assert asker.train().error == ""
 
 
 def test_an_update_is_not_asked_again_of_labels_that_have_changed(
@@ -444,27 +295,3 @@ def test_a_run_without_roll_call_ends_none_at_a_site_that_may_begin_afresh(
     assert asker.train(3, run=5, **{"last-round": 2}).error == ""
     assert asker.train(run=6).error.startswith("WireError: see")
     assert "Flower run 6 is not known at this site" in asker.log()[-1]["note"]
-
-
-def test_another_config_is_refused_by_name_at_the_site_alone(tmp_path, caplog):
-    asker = Asker(tmp_path, **{"csv-label-columns": "relapse", "learning-rate": 0.125})
-    asker.call()
-    asker.config |= {"csv-label-columns": "", "learning-rate": 0.5}
-    _, header = asker.send("query", run=2, experiment="e")
-    assert header["error"].startswith("WireError: see docs/failures.md")
-    assert "csv-label-columns was 'relapse' and is now ''" in caplog.text
-
-
-@pytest.mark.parametrize("is_new", [False, True])
-def test_kept_noisy_graphs_without_their_ledger_are_refused(tmp_path, caplog, is_new):
-    """In a process that has them in memory, as a resident worker has, and in others."""
-    asker = Asker(tmp_path, **EDGES)
-    asker.call()
-    assert asker.train().error == ""
-    with site_database(tmp_path).transaction() as db:
-        db.execute("DELETE FROM edges")
-    if is_new:
-        serve.clear_kept()
-    for _ in range(2):
-        assert asker.train().error.startswith("DataError")
-    assert caplog.text.count("views of this client are not in the ledger") == 2

@@ -68,18 +68,6 @@ def test_in_a_simulation_flower_waits_for_the_summary(run, in_round_two, tmp_pat
     check_stop()  # a later run of this process is not stopped
 
 
-def test_in_a_deployment_the_signal_itself_ends_the_run(run, in_round_two, tmp_path):
-    def leave():
-        raise SystemExit(0)  # as Flower's handler of the signal does
-
-    in_round_two(leave)
-    with delayed_stop(), pytest.raises(SystemExit):
-        run("fedavg", **{"results-dir": str(tmp_path / "results")})
-    summary = only_summary(tmp_path)
-    assert (summary["status"], summary["rounds"]) == ("failed", 1)
-    assert STOPPED in summary["error"]
-
-
 def test_in_a_deployment_the_summary_is_there_before_flower_goes_on(
     run, in_round_two, tmp_path, monkeypatch
 ):

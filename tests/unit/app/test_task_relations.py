@@ -8,39 +8,22 @@ import re
 
 import numpy as np
 import pytest
+import toys
 from matplotlib.image import imread
 
 from fedgraph_flwr.core.files import write_npz
 from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.results.pooled import (
     TaskRelations,
-    correlation,
     read_covariances,
     read_rounds,
 )
 from fedgraph_flwr.view import matrices as tasks
 from fedgraph_flwr.view.matrices import draw_task_relations
-from simulations.cli import main as fedgraph
-from strategies.round_report import ClientInfo
 
 NAMES_SENT = ("task-covariance", "task-ids")
 NAMES = ["liver", "heart", "eye", "ear"]
-OWNED = {0: (0, 1), 1: (2,), 2: (2, 3)}
-LINE = {0: [1], 1: [0, 2], 2: [1]}  # 0 - 1 - 2
 OMEGA = np.array([[0.4, -0.1, 0.3], [-0.1, 0.1, 0.0], [0.3, 0.0, 0.5]])
-
-
-def info(client):
-    numbers = dict.fromkeys(("num_train", "num_val", "num_test", "num_features"), 1)
-    return ClientInfo(
-        client=client,
-        node_id=0,
-        **numbers,
-        num_classes=4,
-        group=-1,
-        split_hash="",
-        raw_sha256="",
-    )
 
 
 def parcel(omega, tasks):
@@ -58,7 +41,7 @@ def keep(tmp_path):
             return found
 
     kept = Kept()
-    kept.expect({c: info(c) for c in range(3)})
+    kept.expect({c: toys.info(c, num_classes=4) for c in range(3)})
     return kept
 
 
@@ -84,23 +67,11 @@ def test_what_is_no_covariance_is_refused(keep, tasks, match):
     assert re.search(match, words)
 
 
-def test_correlations():
-    found = correlation(OMEGA)
-    np.testing.assert_allclose(np.diag(found), 1)
-    assert found[0, 1] == pytest.approx(-0.1 / math.sqrt(0.04))
-    assert np.isnan(correlation(np.diag([1.0, 0.0]))[0, 1])
-
-
 def test_a_run_keeps_omega(run):
     finished = run("fedgmtl", **{"task-masks": "0;1;0-1"})
     assert read_rounds(finished.path) == [1, 2, 3]
     assert set(read_covariances(finished.path, 3)) == {0, 1, 2}
     assert finished.summary["bytes_up_evaluation"] > 0
-
-
-def test_other_methods_leave_no_trace_of_it(run):
-    finished = run("fedavg multi-task", **{"task-masks": "0;1;0-1"})
-    assert not list(finished.path.glob("task*"))
 
 
 @pytest.fixture
@@ -133,39 +104,3 @@ def test_the_map_of_the_last_round_has_a_panel_per_client(folder, monkeypatch):
     assert first[0, 3] == pytest.approx(0.3 / math.sqrt(0.2))
     assert np.isnan(first[2]).all()  # task 2 is not known to client 0
     assert len(panels[0].patches) == 2  # its own tasks are framed
-
-
-@pytest.mark.slow
-def test_the_command_draws_what_a_folder_has(folder, capsys):
-    assert fedgraph(["figures", str(folder), "--rounds", "1"]) == 0
-    drawn = capsys.readouterr().out.split()
-    assert drawn == [str(folder / "task-covariance-round-000001.png")]
-    assert fedgraph(["figures", str(folder.parent)]) == 0
-    assert "round-000002.png" in capsys.readouterr().out
-
-
-def test_the_command_refuses_a_folder_without_runs(tmp_path, capsys):
-    assert fedgraph(["figures", str(tmp_path / "none")]) == 2
-    assert "is no results folder and holds none" in capsys.readouterr().err
-    (tmp_path / "config.json").write_text("{}")  # it has begun, and not ended
-    assert fedgraph(["figures", str(tmp_path)]) == 2
-    assert f'if it was killed, start it again with resume="{tmp_path}"' in (
-        capsys.readouterr().err
-    )
-
-
-def test_a_broken_file_draws_nothing(folder):
-    for path in (folder / "task-covariance").iterdir():
-        path.write_bytes(path.read_bytes()[:60])
-    assert draw_task_relations(folder) == []
-
-
-@pytest.mark.parametrize(
-    ("save", "num_tasks"), [(np.savez_compressed, 2000), (np.savez, 3)]
-)
-def test_a_file_that_claims_too_much_is_not_read(folder, save, num_tasks):
-    """One that packs much into little; one with more numbers than its tasks have."""
-    path = max((folder / "task-covariance").iterdir())
-    omega, ids = np.zeros((2000, 2000), np.float32), np.arange(num_tasks)
-    save(path, **{"omega-0": omega, "tasks-0": ids})
-    assert draw_task_relations(folder) == []

@@ -10,14 +10,11 @@ import pytest
 
 import datasets
 from clients import store
-from clients.base import GraphClient
-from fedgraph_flwr import server_app
 from fedgraph_flwr.core import process
-from fedgraph_flwr.core.errors import DataError, RunFailedError, StorageError
-from fedgraph_flwr.core.process import LastWord, announced, log_failure
+from fedgraph_flwr.core.errors import DataError, RunFailedError
+from fedgraph_flwr.core.process import announced, log_failure
 from fedgraph_flwr.core.words import (
     client_ranges,
-    name_clients,
     shortened,
     tell_reasons,
     visible,
@@ -43,14 +40,6 @@ def test_clients_with_one_reason_are_told_together():
     )
 
 
-def test_of_a_long_list_of_clients_the_beginning_is_told():
-    assert name_clients([7]) == "client 7"
-    assert name_clients(range(10_000)) == "clients 0-9999"
-    told = name_clients(range(1, 1000, 2))
-    assert told.startswith("clients 1, 3, 5, ")
-    assert told.endswith(", 101, ... (500 clients)")
-
-
 def test_a_foreseen_error_is_one_line_and_another_has_its_traceback(logged):
     for error in (DataError("no such folder"), ZeroDivisionError("a fault of ours")):
         try:
@@ -70,26 +59,6 @@ def test_a_text_of_others_breaks_no_line_and_commands_no_terminal():
     assert shortened(EVIL) == SHOWN == visible(SHOWN)
     assert shortened(EVIL, 5) == r"\x1b[2J\u202e ... (30 characters)"
     assert visible("Größe\u00a0(µm) 10⁻³") == "Größe\u00a0(µm) 10⁻³"
-
-
-def test_a_failure_commands_no_terminal_and_keeps_its_lines(logged):
-    log_failure("run failed", ValueError("line 1\nline 2 \x1b[2J"))
-    (told,) = logged.messages
-    assert told.startswith("run failed: ValueError: line 1\nline 2 \\x1b[2J\n")
-    assert "\x1b" not in told
-
-
-def test_flower_adds_nothing_to_the_last_word():
-    error, logger = DataError("no"), logging.Logger("test")
-    kept = []
-    logger.addHandler(
-        type("Keep", (logging.Handler,), {"emit": lambda _, r: kept.append(r)})()
-    )
-    logger.addFilter(LastWord(error))
-    logger.error("%s raised an exception", "Simulation", exc_info=error)
-    logger.error("Exit Code: 700\nAn unhandled exception occurred")
-    logger.error("something else", exc_info=DataError("another"))
-    assert [r.msg for r in kept] == ["something else"]
 
 
 def test_a_wait_is_announced_and_speaks_again(logged, monkeypatch):
@@ -120,19 +89,6 @@ def test_clients_that_cannot_load_are_told_once_without_tracebacks(
     assert "Traceback" not in "".join(m for m in logged.messages)
 
 
-def test_a_full_disk_of_all_clients_is_named_once(run, monkeypatch, logged):
-    def full(self, parcel, header):
-        raise StorageError(f"cannot write {self.job.store.folder}/x: no space left")
-
-    monkeypatch.setattr(GraphClient, "participate", full)
-    with pytest.raises(RunFailedError) as error:
-        run("fedavg")
-    assert str(error.value).count("no space left") == 1
-    assert "clients 0-2: StorageError: cannot write" in str(error.value)
-    assert "client-*/x" in str(error.value)
-    assert sum("no space left" in m for m in logged.messages) == 2  # site and server
-
-
 def test_a_site_answers_when_its_states_are_on_the_disk(run, monkeypatch):
     def fails(*_) -> None:
         raise sqlite3.OperationalError("disk I/O error")
@@ -140,22 +96,6 @@ def test_a_site_answers_when_its_states_are_on_the_disk(run, monkeypatch):
     monkeypatch.setattr(store, "_write", fails)
     with pytest.raises(RunFailedError, match=rf"StorageError: .*{store.STATES} cannot"):
         run("fedavg")
-
-
-def test_a_summary_that_cannot_be_written_does_not_hide_the_first_error(
-    run, monkeypatch, logged
-):
-    def fail(self, *_, **__):
-        raise StorageError("cannot write summary.json: no space left")
-
-    def broken(self, parcel, header):
-        raise ValueError("the first error")
-
-    monkeypatch.setattr(RunFolder, "finish", fail)
-    monkeypatch.setattr(GraphClient, "participate", broken)
-    with pytest.raises(RunFailedError, match="the first error"):
-        run("fedavg")
-    assert any("no summary of the failed run in /" in m for m in logged.messages)
 
 
 def test_ctrl_c_says_how_to_go_on_and_a_resume_where_it_begins(
@@ -198,17 +138,13 @@ def test_keys_of_another_method_are_named(run, logged):
     ("dataset", "read", "unread"),
     [
         ("graph-csv", {"csv-bad-rows": "refuse"}, {"csv-label-kind": "binary"}),
-        ("graphs-csv", {"csv-label-kind": "classes"}, {"csv-label-columns": "a"}),
         ("smiles-csv", {"csv-smiles-column": "s"}, {"dirichlet-alpha": 0.5}),
-        ("BACE", {"dirichlet-alpha": 0.1}, {"csv-label-kind": "regression"}),
-        ("tu:PTC_FM", {"data-dir": "/d"}, {"dominance": 0.9}),
         (
             "PROTEINS",
             {"partition": "dominance", "dominance": 0.9},
             {"dirichlet-alpha": 1.0},
         ),
         ("Cora", {"partition": "louvain"}, {"csv-bad-rows": "refuse"}),
-        ("planted", {"split-seed": 1}, {"data-dir": "/d"}),
         ("graph-csv", {"held-out": 0.4}, {"batch-size": 64}),
     ],
 )
@@ -220,29 +156,3 @@ def test_keys_that_mean_nothing_for_the_data_are_named(dataset, read, unread):
     (words,) = resolved.warnings
     assert words.startswith(f"{key} is set to {value!r}, but dataset {dataset!r} with")
     assert resolve({**defaults(), **resolved.to_config()}).warnings == ()  # written out
-
-
-@pytest.mark.parametrize(
-    ("folder", "words"),
-    [
-        ("", "was not set when this SuperLink was started"),
-        ("/data", "FEDGRAPH_DATA was '/data' when this SuperLink was started"),
-    ],
-)
-def test_a_run_says_which_environment_its_superlink_has(
-    folder, words, logged, monkeypatch
-):
-    monkeypatch.setenv("FEDGRAPH_DATA", folder)
-    settings = resolve({**defaults(), "method": "fedavg", "dataset": "MUTAG"}).settings
-    server_app._describe_run(settings, 77)
-    assert any(words in m for m in logged.messages)
-    assert any("`flwr stop 77` stops this run" in m for m in logged.messages)
-
-
-@pytest.mark.parametrize("dataset", ["graphs-csv", "graph-csv", "smiles-csv"])
-def test_nothing_is_said_to_be_downloaded_for_own_files(dataset, logged, monkeypatch):
-    monkeypatch.delenv("FEDGRAPH_DATA", raising=False)
-    settings = resolve({**defaults(), "method": "fedavg", "dataset": dataset}).settings
-    server_app._describe_run(settings, 77)
-    assert logged.messages
-    assert not any("download" in m for m in logged.messages)

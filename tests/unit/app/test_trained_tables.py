@@ -11,12 +11,10 @@ import toys
 from commands import at_site
 from matrix import mostly_slow
 
-from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.trained import load_model
 from fedgraph_flwr.trained.model_folder import read_about
 from simulations.inline import run_inline
-
-HEAD = 'dataset = "{dataset}"\n'
 
 
 def write_graphs(folder, seed, *, targets=True, count=12):
@@ -147,27 +145,3 @@ def test_embeddings_of_new_graphs_are_those_that_the_run_kept(tmp_path, method):
     assert shared.score() is None
     with pytest.raises(ConfigError, match=r"its run tested none.*without --test"):
         load_model(own / "model").predict_test(tmp_path / "data" / "site-1")
-
-
-@pytest.mark.slow
-def test_rows_that_do_not_fit_the_schema_are_told(trained):
-    root, path, make = trained
-    model = load_model(root / "state" / path.name / "client-0" / "model")
-    make(root / "new", 1, targets=False)
-    nodes = root / "new" / "nodes.csv"
-    lines = nodes.read_text().splitlines()
-    lines[3] = lines[3].replace(lines[3].split(",")[-2 if "," in lines[3][5:] else -1],
-        "much", 1)  # fmt: skip
-    nodes.write_text("\n".join(lines) + "\n")
-    predicted = model.predict_folder(root / "new")
-    named = dict(predicted.unfit)
-    assert list(named) == ["g0" if predicted.column == "graph" else "a2"]
-    assert all("nodes.csv, line 4" in why for why in named.values())
-    assert not named.keys() & set(predicted.names)
-    predicted.write(root / "p.csv")
-    with (root / "p.csv").open(newline="") as file:
-        *_, last = csv.DictReader(file)
-    assert (last[predicted.column], last["prediction"]) == (*named, "")
-    (root / "new" / "edges.csv").unlink()
-    with pytest.raises(DataError, match=r"edges\.csv|edges"):
-        model.predict_folder(root / "new")

@@ -73,22 +73,6 @@ def test_a_former_model_of_another_split_is_warned_of(run, caplog):
     assert words in caplog.text
 
 
-def test_without_training_the_model_is_the_former_one(run):
-    former = run("fedavg", **ALL)
-    still = {"learning-rate": 0.0, "init-from": str(former.path)}
-    later = run("fedavg", **still, **ALL)
-    models = [load_file(r.path / "models/global.safetensors") for r in (former, later)]
-    for name, array in models[0].items():
-        # An average of equal numbers, in double precision.
-        assert np.array_equal(array, models[1][name])
-
-
-def test_shared_convolutions_alone_can_be_a_start(run, starts):
-    former = run("fedavg")  # convs
-    run("gcfl", **{"init-from": str(former.path)})
-    assert all(name.startswith("convs.") for name in starts[1])
-
-
 def test_one_of_several_models_is_named_by_its_file(run, starts):
     former = run("fedgkd")
     with pytest.raises(ConfigError, match=r"files there: client-0.safetensors, cl"):
@@ -110,18 +94,6 @@ def test_a_model_of_another_shape_is_refused_by_name(run, settings, match):
     former = run("fedavg", **ALL)
     with pytest.raises(ConfigError, match=match):
         run("fedavg", **{"init-from": str(former.path), **settings})
-
-
-@pytest.mark.parametrize("given", ["/no/such/run", "/tmp"])
-def test_what_is_no_run_is_refused(run, given):
-    with pytest.raises(ConfigError, match=f"init-from = '{given}' does not lead to"):
-        run("fedavg", **{"init-from": given})
-
-
-def test_a_method_that_makes_its_start_itself_is_refused(run):
-    former = run("fedavg", **ALL)
-    with pytest.raises(ConfigError, match="method 'spreadgnn' cannot begin from"):
-        run("spreadgnn", **{"init-from": str(former.path)})
 
 
 def test_a_resumed_run_keeps_its_lineage_though_the_former_run_is_gone(run):
@@ -154,21 +126,6 @@ def test_a_dry_run_leaves_its_report_and_nothing_else(run, method):
     names = {p.relative_to(state).parts[0] for p in kept} - {"identity", "journal.csv"}
     site = {SITE_FILE, f"{SITE_FILE}-journal"}
     assert names <= {"audit.jsonl", "audit.lock", *site}, kept
-
-
-def test_its_bytes_are_those_of_a_first_round(run):
-    dry = run("fedavg", **{"dry-run": True})
-    full = run("fedavg")
-    report = json.loads((dry.path / "dry-run.json").read_text())
-    for way in ("up", "down"):
-        for client in "012":
-            expected = sum(
-                int(row["bytes"])
-                for row in full.ledger
-                if (row["round"], row["client"], row["direction"]) == ("1", client, way)
-            )
-            # Seconds and times are numbers of fixed size; the name is longer.
-            assert abs(report["clients"][client][f"bytes_{way}"] - expected) < 64
 
 
 def test_what_a_dry_run_drew_of_privacy_is_kept(run):
