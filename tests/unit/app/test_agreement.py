@@ -135,7 +135,7 @@ def test_private_runs_do_not_mix_wards_either(tmp_path, config, told):
 
 
 def info(client, *, raw="", **told):
-    return toys.info(client, raw_sha256=raw, introduced=told)
+    return toys.info(client, num_classes=2, raw_sha256=raw, introduced=told)
 
 
 @pytest.mark.parametrize("dataset", ["graphs-csv", "graph-csv", "smiles-csv"])
