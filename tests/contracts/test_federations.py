@@ -23,7 +23,6 @@ from simulations.contract import failing_client
 from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
 
-ONE_PER_STRATEGY = one_per_strategy(toys.CASES)
 FEDERATED = one_per_strategy(toys.federated())
 CLASSIFIERS = pytest.mark.parametrize("method", toys.of_task(GRAPH_CLASSIFICATION))
 CLUSTERED = pytest.mark.parametrize("method", ["gcfl", "gcfl+"])
@@ -121,7 +120,7 @@ def test_resuming_between_splits_equals_never_stopping(run, method):
     assert resumed.summary["best_snapshot"] == whole.summary["best_snapshot"]
 
 
-@ONE_PER_STRATEGY
+@pytest.mark.parametrize("method", ["fedpub", "gcfl+", "spreadgnn", "fclg"])
 def test_an_interrupted_round_is_repeated_without_a_trace(run, once, method, tmp_path):
     """Client 2 falls over in round 2, after the others have trained and stored it."""
     whole = once(method)
@@ -157,25 +156,6 @@ def test_a_failed_first_round_leaves_a_summary(run, tmp_path):
         run("fedavg", **{"results-dir": str(tmp_path)})
     summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
     assert (summary["status"], summary["rounds"]) == ("failed", 0)
-
-
-def test_weights_that_are_not_numbers_stop_the_run(run, monkeypatch):
-    update = toys.row("fedavg").client.update
-
-    def spoiled(self, trained):
-        factor = np.nan if self.job.client_id == 2 else 1
-        late = 2 in self.job.store.rounds()
-        reply = update(self, trained)
-        arrays = {n: a * (factor if late else 1) for n, a in reply.arrays.items()}
-        return replace(reply, arrays=arrays)
-
-    monkeypatch.setattr(toys.row("fedavg").client, "update", spoiled)
-    with pytest.raises(
-        RunFailedError, match=r"client 2: array .* NaN or infinity; lower the learning"
-    ):
-        run("fedavg")
-    survived = run("fedavg", **{"min-fit-replies": 0.5})
-    assert {f["client"] for f in survived.summary["failures"]} == {2}
 
 
 @CLUSTERED

@@ -403,16 +403,6 @@ def test_an_odd_message_gets_no_answer_and_is_written_down(
     assert '"outcome": "refused"' in lines[-1] or '"outcome": "failed"' in lines[-1]
 
 
-@pytest.mark.parametrize("method", ["gcfl", "gcfl+"])
-def test_clusters_are_not_cut_by_norms_that_stay_at_a_site(run, tmp_path, method):
-    """They would be taken for zeros: its clients would seem not to train."""
-    norms = {"gcfl.seq-source": "last-grad-norm"}
-    words = r"PolicyError \(scores\): see docs/privacy\.md"
-    with pytest.raises(RunFailedError, match=words):
-        run(method, node_configs=sites(tmp_path, scores=False), **norms)
-    run(method, node_configs=sites(tmp_path, min_examples=1), **norms)
-
-
 @pytest.mark.parametrize(
     "partition", ["dominance", "dirichlet-labels", "iid-classwise"]
 )

@@ -67,7 +67,9 @@ KINDS = {  # writer, classes at each site, rarest, mean over how many clients
 
 
 @pytest.fixture
-def start(tmp_path, task_identity):
+def start(tmp_path, task_identity, monkeypatch):
+    monkeypatch.setattr(server_app, "draw_all", lambda _: None)
+
     def run(make, sites, node_configs=None, **config):
         for site, classes in enumerate(sites):
             make(tmp_path / f"data/{site}", classes, site)

@@ -27,8 +27,6 @@ from fedgraph_flwr.core.errors import (
     WireError,
 )
 from fedgraph_flwr.node import serve
-from fedgraph_flwr.results.folder import RunFolder
-from fedgraph_flwr.results.reader import load_summary
 from simulations.contract import Killed, killed_at_checkpoint
 from simulations.inline import InlineGrid
 
@@ -215,35 +213,6 @@ def test_a_run_with_too_few_rounds_for_its_checkpoints_says_so(run, tmp_path):
         resumed(run, part, "fedavg", **{"num-server-rounds": 4})
 
 
-def test_what_a_client_had_spent_when_the_run_failed_stays_in_the_summary(
-    run, tmp_path, monkeypatch
-):
-    """Its replies of later rounds are all lost."""
-    some = {**SELDOM, "checkpoint-every": 4, "privacy.update-clip": 0.5}
-    some |= {"num-server-rounds": 9}
-    with monkeypatch.context() as patch:
-        for client in (0, 2):
-            toys.lose_reply(patch, server_round=6, client=client)
-        with pytest.raises(RunFailedError):
-            run("fedavg", nodes=3, **some, **places(tmp_path))
-    (path,) = (tmp_path / "results").iterdir()
-    failed = toys.Run(path, {**some, **places(tmp_path)})
-
-    def spent() -> float:
-        told = load_summary(path)["privacy"]
-        return told["per_client"]["1"]["update-epsilon"]
-
-    before = spent()
-    for number in range(5, 11):
-        toys.lose_reply(monkeypatch, server_round=number, client=1)
-    with monkeypatch.context() as patch:  # a kill leaves no summary
-        patch.setattr(RunFolder, "finish", lambda *_, **__: {})
-        with killed_at_checkpoint(8), pytest.raises(Killed):
-            resumed(run, failed, "fedavg", nodes=3)
-    assert resumed(run, failed, "fedavg", nodes=3).summary["status"] == "completed"
-    assert spent() == before
-
-
 # What a client has lost, or has other than before -------------------------------------
 
 
@@ -329,8 +298,15 @@ def with_other(change):
     return load
 
 
-@pytest.mark.parametrize("change", [swapped, relabelled])
-@pytest.mark.parametrize("begins", ["goes on", "begins again", "had ended"])
+@pytest.mark.parametrize(
+    ("begins", "change"),
+    [
+        ("goes on", swapped),
+        ("goes on", relabelled),
+        ("begins again", relabelled),
+        ("had ended", swapped),
+    ],
+)
 def test_a_resume_with_other_data_refuses_that_client(
     run, toy_data, tmp_path, change, begins
 ):

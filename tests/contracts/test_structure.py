@@ -90,43 +90,16 @@ def test_strategies_load_without_torch():
     assert done.returncode == 0
 
 
-RELAY_MAY_IMPORT = {  # parts without numerics; from wire and report only types
-    "__future__": {"annotations"},
-    "collections.abc": {"Collection", "Iterable", "Mapping"},
-    "logging": {"INFO", "WARNING"},
-    "typing": {"Any", "final"},
-    "typing_extensions": {"override"},
-    "json": set(),
-    "flwr.app": {"Message", "MetricRecord"},
-    "flwr.common.logger": {"log"},
-    "flwr.serverapp": {"Grid"},
-    "fedgraph_flwr.core.errors": {"ConfigError"},
-    "fedgraph_flwr.methods.multitask": {"RECORD", "RECORD_IDS"},  # names of records
-    "fedgraph_flwr.methods.spreadgnn": {
-        *("ALL", "FROM", "NEIGHBOURS", "PUBLIC_KEY", "SILENT", "TO", "UNUSABLE"),
-        *("SpreadGNNParams", "is_mixing_round"),
-    },
-    "fedgraph_flwr.core.network": {"Network", "Topology", "build_topology"},
-    "fedgraph_flwr.core.wire": {"NamedArrays", "Parcel", "Scalar"},
-    ".base": {"AbstractGraphStrategy"},
-    ".replies": {"Layout"},
-    ".round_report": {"ClientInfo"},
-}
-
-
-def test_the_relay_imports_nothing_that_could_open_or_change_a_parcel():
-    """Name by name: what it could reach by way of a module counts as well."""
+def test_the_relay_has_nothing_with_which_a_parcel_could_be_opened_or_changed():
+    """It passes arrays on without numerics: they may be sealed letters."""
     tree = ast.parse((ROOT / "strategies" / "spreadgnn.py").read_text())
+    forbidden = {"numpy", "np", "torch", "tobytes", "__import__", "import_module"}
+    forbidden |= {"decode_arrays", "safetensors", "cryptography", "struct"}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            assert {n.name for n in node.names} <= set(RELAY_MAY_IMPORT)
-        elif isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            allowed = RELAY_MAY_IMPORT.get(module, set())
-            assert {n.name for n in node.names} <= allowed, module
-        elif isinstance(node, ast.Attribute | ast.Name):
-            name = node.attr if isinstance(node, ast.Attribute) else node.id
-            assert name not in {"__import__", "import_module", "numpy", "tobytes"}
+        names = {
+            getattr(node, field, None) for field in ("id", "attr", "module", "name")
+        }
+        assert not names & forbidden, ast.dump(node)[:80]
 
 
 def test_datasets_is_ours_and_not_hugging_faces():

@@ -67,14 +67,6 @@ def test_no_other_naming_of_the_clusters_is_right_more_often(case):
     assert len(named) == len({a for a, _ in named}) == len({p for _, p in named})
 
 
-def test_matching_by_hand():
-    # Cluster 0 holds mostly class 1; taking it for class 0 as well would lose more.
-    labels = np.array([0, 0, 1, 1, 1, 1, 0])
-    assignment = np.array([0, 0, 0, 0, 0, 1, 1])
-    predicted = match_clusters(labels, assignment, 2)
-    assert predicted.tolist() == [1, 1, 1, 1, 1, 0, 0]
-
-
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e30])
 def test_equal_embeddings_score_the_majority_share(value):
     labels = np.array([1, 1, 1, 0, 2, 1, 0, 2, 1, 0])

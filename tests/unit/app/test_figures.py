@@ -8,7 +8,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import toys
 from matplotlib.figure import Figure
 
 from fedgraph_flwr.core.files import write_json
@@ -106,17 +105,6 @@ def test_gain_is_paired_by_seed(
     assert (dataset, rule, metric) == ("synthetic", "final", "accuracy")
     # seed 3 has no partner
     assert [g[0] for g in panels["gcfl+"]] == [pytest.approx(10), pytest.approx(-20)]
-
-
-def test_gain_is_drawn_or_left_out(tmp_path: Path) -> None:
-    local = write_run(tmp_path / "l", method="local", norms=False)
-    run = write_run(tmp_path / "g", shift=0.1)
-    out = tmp_path / "figures" / "gain.png"
-    assert gain.draw_gain({"gcfl+": [run]}, [], out) is None
-    assert not out.exists()
-    rows = {"gcfl+": [run], "local": [local]}
-    assert gain.draw_gain(rows, [local], out) == out
-    toys.assert_drawn(out)
 
 
 def test_libraries_are_imported_only_to_draw() -> None:

@@ -170,20 +170,6 @@ def test_no_target_chooses_a_round_by_its_unit(tmp_path):
     assert plain.verdict == "do not join"
 
 
-def test_new_spellings_are_predicted_alike_and_old_models_are_refused(tmp_path):
-    run = start(tmp_path, "run")
-    model = load_model(run.path / "models", "global")
-    spellings = ["CC[C@H](F)N", "N[C@@H](F)CC", "F[C@H](N)CC", "[CH3:1]C[C@H:2](F)N"]
-    write(tmp_path / "new.csv", ["smiles"], [[s] for s in spellings])
-    outputs = model.predict_folder(tmp_path / "new.csv").outputs
-    assert (outputs == outputs[0]).all()
-    old = replace(model, about=replace(model.about, columns=""))
-    with pytest.raises(
-        DataError, match="train again: the version that trained it read"
-    ):
-        old.predict_folder(tmp_path / "new.csv")
-
-
 @pytest.mark.parametrize(
     ("made", "scale", "warned", "ends"),
     [
