@@ -95,10 +95,9 @@ def test_the_relay_has_nothing_with_which_a_parcel_could_be_opened_or_changed():
     tree = ast.parse((ROOT / "strategies" / "spreadgnn.py").read_text())
     forbidden = {"numpy", "np", "torch", "tobytes", "__import__", "import_module"}
     forbidden |= {"decode_arrays", "safetensors", "cryptography", "struct"}
+    fields = ("id", "attr", "module", "name")
     for node in ast.walk(tree):
-        names = {
-            getattr(node, field, None) for field in ("id", "attr", "module", "name")
-        }
+        names = {getattr(node, field, None) for field in fields}
         assert not names & forbidden, ast.dump(node)[:80]
 
 
