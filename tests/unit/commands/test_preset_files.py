@@ -127,7 +127,6 @@ def test_later_axes_override_earlier_ones_and_all_the_common(tmp_path: Path) -> 
             "x-z.toml: makes preset 'x-z', which .*mine",
         ),
         ("other.family.toml", FAMILY, "names are unique in the folder"),
-        ("mine.family.toml", FAMILY.replace("x-y", "x-z"), "makes preset 'x-z', which"),
     ],
 )
 def test_one_name_may_come_from_one_place_only(

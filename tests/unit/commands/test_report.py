@@ -152,16 +152,6 @@ def test_an_unfinished_run_is_shown_as_far_as_it_came(copy, tmp_path):
     assert "3 of 3" in page.words
 
 
-def test_a_run_without_a_score_is_shown(copy, tmp_path):
-    for name in ("rounds.csv", "ledger.csv", "times.csv", "clusters.json"):
-        (copy / name).unlink()
-    nothing = {**final_of(copy), "mean": None, "std": None, "min": None, "max": None}
-    change(copy, status="failed", error="stopped", rules=["final"], final=nothing)
-    words = page_of(copy, out=tmp_path / "r.html").words
-    assert "has no score" in words
-    assert "To go on after a stop, start it again with resume" in words
-
-
 @pytest.mark.parametrize(
     ("changes", "repeats"),
     [

@@ -269,18 +269,6 @@ def test_tables_show_scores_differences_and_what_is_missing(small):
     assert "rule best_val" in text
 
 
-def test_a_page_has_every_row_and_its_command(small):
-    given = rows({"a-x": {1: 0.7, 2: 0.6}, "z": {1: 0.1}})
-    page = study.page_text(small, by_row(given), Path("small.md"), None)
-    assert max(map(len, page.splitlines())) <= 120
-    words = " ".join(page.split())
-    assert "study small DIR --page small.md`; do not edit." in words
-    assert "`best_val`, round with the best mean validation score" in words
-    _, _, others = page.partition("### Other runs")
-    assert "| z | 1 | 40 | 2 | 0.1000 |" in others
-    assert "a-x" not in others
-
-
 @pytest.mark.parametrize(
     ("eighth", "f1", "verdict"),
     [

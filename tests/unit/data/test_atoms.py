@@ -68,14 +68,6 @@ def test_edges_are_pygs(smiles):
     assert np.array_equal(edges, from_smiles(smiles).edge_index.numpy())
 
 
-def test_blocks_are_in_order_and_make_133_columns():
-    assert list(molecules.BLOCKS) == [*molecules.AtomKind._fields]
-    widths = [block.stop - block.start for block in molecules.BLOCKS.values()]
-    assert widths == [101, 7, 6, 5, 6, 6, 1, 1]
-    columns = [c for b in molecules.BLOCKS.values() for c in range(b.start, b.stop)]
-    assert columns == list(range(molecules.NUM_FEATURES)) == list(range(133))
-
-
 def test_private_features_drop_blocks():
     without = {
         name: sorted(set(range(133)) - set(molecules.feature_columns(name).tolist()))

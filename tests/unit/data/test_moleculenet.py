@@ -218,20 +218,6 @@ def test_shares_that_cannot_be(monkeypatch):
 # --- settings ---
 
 
-def test_published_values():
-    for name, num_clients, alpha in (("SIDER", 4, 0.2), ("Tox21", 8, 3.0)):
-        found = toys.run_settings(
-            dataset=name, num_clients="auto", partition="auto", dirichlet_alpha="auto"
-        )
-        assert (found.num_clients, found.dirichlet_alpha) == (num_clients, alpha)
-        assert (found.partition, found.features) == ("quantity-skew", "atoms")
-        assert (found.hidden_dim, found.num_layers, found.dropout) == (64, 2, 0.3)
-    assert toys.run_settings(dirichlet_alpha="auto").dirichlet_alpha == 0.5
-    assert datasets.label_kind(toys.run_settings(dataset="BACE")) == "binary"
-    assert datasets.label_kind(toys.run_settings(dataset="QM8")) == "regression"
-    assert datasets.label_kind(toys.run_settings()) == "classes"
-
-
 def test_clients_introduce_themselves_by_tasks_and_not_by_classes(chains, tmp_path):
     run = toys.resolved("fedavg", **{"dataset": "PROTEINS", "num-clients": 4})
     object.__setattr__(run, "settings", chains(device="cpu"))

@@ -308,17 +308,6 @@ def test_planted_features_are_prototypes_with_noise_of_deviation_1():
     assert abs(between - 0.03) < 0.003
 
 
-def test_planted_groups_contradict_each_other_about_labels():
-    """Nodes near one prototype have one class in group 0 and the next in group 1."""
-    centres = synthetic.prototypes(7)
-    for client, group in ((0, 0), (1, 1), (2, 0), (3, 1)):
-        graph = synthetic.generate_planted(client, 7)
-        assert synthetic.client_group(client) == group
-        means_of = np.stack([graph.x[graph.y == c].mean(axis=0) for c in range(4)])
-        gaps = np.linalg.norm(means_of[:, None] - centres, axis=2)
-        assert gaps.argmin(axis=1).tolist() == [(c - group) % 4 for c in range(4)]
-
-
 def test_planted_needs_no_files(monkeypatch):
     monkeypatch.delenv("FEDGRAPH_DATA", raising=False)
     settings = toys.run_settings(

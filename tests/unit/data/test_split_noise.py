@@ -125,17 +125,6 @@ def test_loops_stay_and_a_full_graph_cannot_change():
     assert edge_sets(rewired(graph(set(), 1), 1.0, rng())) == [set()]
 
 
-@pytest.mark.parametrize("few", [splits._FEW_PAIRS, -1])
-def test_every_free_pair_is_as_likely(monkeypatch, few):
-    """One edge of four nodes moves to one of five other pairs."""
-    monkeypatch.setattr(splits, "_FEW_PAIRS", few)
-    one = graph({(0, 1), (1, 0)}, 4)
-    seen = [min(*edge_sets(rewired(one, 1.0, rng(s)))[0]) for s in range(1000)]
-    counts = np.unique(np.array(seen), axis=0, return_counts=True)[1]
-    assert len(counts) == 5
-    assert counts.min() > 150  # 200 expected, standard deviation 13
-
-
 def test_a_share_of_the_training_labels_becomes_another_class():
     clean = toys.make_node_partition(num_nodes=400)
     found = noisy(clean, labels=0.4)

@@ -236,14 +236,6 @@ def test_numbers_as_large_as_may_be_stop_no_other_client(
     assert {f["client"] for f in finished.summary["failures"]} <= {VICTIM}
 
 
-@pytest.mark.parametrize("method", ["fedgkd", "fedpub"])
-def test_huge_numbers_beside_the_model_stop_no_other_client(run, monkeypatch, method):
-    deliver_with(monkeypatch, alternating(3e38, beside=True))
-    finished = run(method, nodes=3, **LENIENT)
-    assert finished.summary["status"] == "completed"
-    assert {f["client"] for f in finished.summary["failures"]} <= {VICTIM}
-
-
 @pytest.mark.parametrize(
     ("method", "complaint", "is_good"),
     [

@@ -13,7 +13,6 @@ from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.flower_names import simulation
 from fedgraph_flwr.core.wire import Parcel, pack, unpack
 from simulations.inline import InlineGrid
-from strategies.round_report import ClientInfo
 
 HOSTS = [(0, 2), (1,)]  # clients by node
 
@@ -163,27 +162,3 @@ def test_no_node_of_a_site_stops_a_run_by_the_words_of_a_dead_actor():
     assert set(report.failures) == {1}
     assert "ActorDied" in report.failures[1]
     assert strategy.theta["w"][0] == pytest.approx(6 / 4)
-
-
-def test_the_slowest_node_is_sent_its_work_first():
-    strategy, _ = play_with({})
-    strategy.compute_s = {0: 1.0, 1: 9.0, 2: 1.0}
-    grid = Site({})
-    strategy.directory._infos = {
-        c: info(c, node)
-        for node, clients in zip(grid.get_node_ids(), HOSTS, strict=True)
-        for c in clients
-    }
-    messages = strategy.configure_train(2, None, None, grid)
-    assert [sorted(unpack(m.content)[0]) for m in messages] == [[1], [0, 2]]
-    # The ledger does not show it: its order is that of the clients.
-    clients = [x.client for x in strategy.report.ledger if x.client >= 0]
-    assert list(dict.fromkeys(clients)) == [0, 2, 1]
-
-
-def info(client: int, node: int) -> ClientInfo:
-    counts = dict.fromkeys(("num_val", "num_features", "num_classes", "group"), 1)
-    counts |= {"num_train": client + 1, "num_test": 4}
-    return ClientInfo(
-        client=client, node_id=node, split_hash="", raw_sha256="", **counts
-    )
