@@ -222,7 +222,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         models = {me: own}
         models |= {j: contents.tensors for j, contents in letters.items()}
         peers = {me: self._peer(mailbox)} | {j: c.peer for j, c in letters.items()}
-        row = mixing_row(params.weights, me, peers, given=mailbox.given)
+        row = mixing_row(params.weights, me, peers)
         mixed = mix(models, row, me)
         if params.head_sync == "owners":
             owners = {me: self.data.partition.owned_tasks}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from logging import WARNING
@@ -55,7 +54,7 @@ class Mailbox:
         The client's private folder, for keys.
     is_sealed : bool
     notes : mapping
-        Facts that came with the message: neighbours, their keys and given weights.
+        Facts that came with the message: neighbours and their keys.
     stored : mapping of str to tensor
         What :meth:`state` returned after the round before.
     trusted : mapping of int to str, optional
@@ -89,8 +88,6 @@ class Mailbox:
             )
         entries = _by_client(client_id, str(notes[NEIGHBOURS]))
         self.neighbours = sorted(entries)
-        given = {j: entry["weight"] for j, entry in entries.items()}
-        self.given = None if None in given.values() else given
         if self._keys:
             known_keys = {j: entry.get("key", "") for j, entry in entries.items()}
             self._keys.pin(known_keys, trusted)
@@ -138,7 +135,7 @@ class Mailbox:
         for j, sent in done.read_before(server_round).items():
             self._seen[j] = max(sent, self._seen.get(j, 0))
         found: dict[int, Letter] = {}
-        digest = hashlib.sha256(json.dumps(self.given, sort_keys=True).encode())
+        digest = hashlib.sha256()
         for j in self.neighbours:
             if f"{FROM}{j}" not in mail:
                 continue
@@ -239,25 +236,22 @@ def _by_client(client_id: int, text: str) -> dict[int, dict[str, Any]]:
     Raises
     ------
     WireError
-        The text is not that of neighbours, with a weight or null and a key; one is
-        named twice, as 1 and 01 are, which would change the mixing weights; or the
-        client is its own.
+        The text is not that of neighbours with keys; one is named twice, as 1 and 01
+        are, which would change the mixing weights; or the client is its own.
     """
     try:
         entries = json.loads(text)
         found = {int(j): entry for j, entry in entries.items()}
         fits = list(map(str, found)) == list(entries) and all(
-            isinstance(entry.get("key", ""), str)
-            and (entry["weight"] is None or 0 <= entry["weight"] < math.inf)
-            for entry in found.values()
+            isinstance(entry.get("key", ""), str) for entry in found.values()
         )
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+    except (AttributeError, RecursionError, TypeError, ValueError):
         fits = False
     if not fits or client_id in found:
         raise WireError(
             f"client {client_id} was told the neighbours {text[:200]}, expected"
-            " numbers of other clients, each once, with a weight and a key; do not"
-            " trust that server"
+            " numbers of other clients, each once, with a key; do not trust that"
+            " server"
         )
     return found
 

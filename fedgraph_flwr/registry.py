@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from pkgutil import iter_modules, resolve_name
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,7 @@ class MethodOnTask:
     task: Task
     options: Mapping[str, Any]
 
-    @property
+    @cached_property
     def client(self) -> type[GraphClient[Any]]:
         """What runs at a client. The first use imports torch, which takes a second."""
         client: type[GraphClient[Any]] = load_class(self.client_row)
@@ -141,20 +141,10 @@ def find_method(name: str) -> Method:
     return METHODS[name]
 
 
-# Of what plug-ins for earlier versions override, what took its place.
-_VERBS = {"uplink": "update", "num_epochs": "train", "begin_epoch": "epoch"}
-_VERBS |= {"end_epoch": "epoch", "end_step": "step"}
-
-
 def _check(name: str, method: Method) -> None:
     """Refuse a plug-in with a part that is no class of its kind, or is unfinished."""
     from clients.base import GraphClient
 
-    if not method.clients or not all(isinstance(t, Task) for t in method.clients):
-        raise ConfigError(
-            f"clients of method {name} must be a mapping from tasks, e.g."
-            f" GRAPH_CLASSIFICATION, to classes, got {dict(method.clients)!r}"
-        )
     kinds: list[tuple[str, Client, type]] = [
         ("strategy", method.strategy, AbstractGraphStrategy),
         *(
@@ -168,12 +158,6 @@ def _check(name: str, method: Method) -> None:
             raise ConfigError(
                 f"{what} of method {name} must be a class derived from"
                 f" {base.__name__}, got {given!r}"
-            )
-        old = [n for n in _VERBS if base is GraphClient and hasattr(given, n)]
-        if old:
-            raise ConfigError(
-                f"{what} of method {name}: {given.__name__} has {old[0]}(), which"
-                f" nothing calls; what it does belongs into {_VERBS[old[0]]}()"
             )
         if lacks := ", ".join(sorted(getattr(given, "__abstractmethods__", ()))):
             raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -58,7 +59,7 @@ class Resolved:
     plugin: PluginSettings | None = None  # where method or data set are plug-ins
     warnings: tuple[str, ...] = ()  # what is set and means nothing, to be warned of
 
-    @property
+    @cached_property  # asked for at every message
     def method(self) -> MethodOnTask:
         """The method, on the run's data and task."""
         kind = datasets.label_kind(self.settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
+from functools import cache
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
@@ -61,11 +62,6 @@ from .view.drawers import draw_all
 from .view.html_report import write_own_report
 
 app = ServerApp()
-_LATE_STOP = (
-    "stopped after the run had completed: all results are in {0}, and"
-    " `fedgraph figures {0}` and `fedgraph report {0}` make"
-    " figures and report"
-)
 
 
 @app.main()
@@ -157,14 +153,11 @@ def run(
             return folder.path
         if head:
             log(INFO, "audit log of this server: head %s", head)
-        try:
-            _draw(folder.path, draw_all)
-            write_own_report(folder.path)
-        except (KeyboardInterrupt, SystemExit):
-            log(WARNING, "%s", _LATE_STOP.format(folder.path))
-            raise
-        finally:
-            _describe_results(summary)
+        for line in describe_unscored(summary):
+            log(WARNING, "%s", line)
+        log(INFO, "\n%s", summary_table(summary))
+        _draw(folder.path, draw_all)
+        write_own_report(folder.path)
         return folder.path
 
 
@@ -187,12 +180,8 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
     if is_resumed:
         log(INFO, "resumed after round %d", folder.so_far.last_round)
     with announced(
-        f"roll call: waiting for {strategy.directory.num_wanted} clients to start and"
-        " to load their graphs",
-        lambda: (
-            f"{strategy.directory.num_present} of"
-            f" {strategy.directory.num_wanted} are there"
-        ),
+        "roll call: waiting for clients to start and to load their graphs",
+        strategy.directory.progress,
     ):
         clients = strategy.roll_call(grid)
     check_same_data(settings, clients)
@@ -273,26 +262,25 @@ def _make_strategy(folder: RunFolder, tracking: Tracking) -> AbstractGraphStrate
 def _stopper(folder: RunFolder) -> Stopper:
     """Early stopping, going on from what a resumed run has measured."""
     settings, so_far = folder.resolved.settings, folder.so_far
-    rules: list[EarlyStopping] = []  # made when the roll call has said what chooses
+
+    @cache  # made when the roll call has said what chooses
+    def rule() -> EarlyStopping:
+        return EarlyStopping(
+            so_far.tables.get("val" + so_far.by, {}),
+            so_far.tables.get("val" + LOSS),
+            patience=settings.patience,
+            min_rounds=settings.min_rounds,
+            larger_is_better=so_far.task.larger_is_better,
+        )
 
     def stop(evaluations: Iterable[Evaluation]) -> bool:
-        if not rules:
-            found = EarlyStopping(
-                so_far.tables.get("val" + so_far.by, {}),
-                so_far.tables.get("val" + LOSS),
-                patience=settings.patience,
-                min_rounds=settings.min_rounds,
-                larger_is_better=so_far.task.larger_is_better,
-            )
-            rules.append(found)
-        (rule,) = rules
         for e in evaluations:
             if (e.split, e.point) != ("val", "post_aggregation"):
                 continue
             if e.metric in ("loss", so_far.chosen_by()):
                 is_loss = e.metric != so_far.chosen_by()
-                rule.add(e.server_round, e.client, e.value, is_loss=is_loss)
-        return rule.is_due()
+                rule().add(e.server_round, e.client, e.value, is_loss=is_loss)
+        return rule().is_due()
 
     return stop
 
@@ -345,15 +333,8 @@ def _draw(folder: Path, draw: Callable[[Path], object]) -> None:
     try:
         draw(folder)
     except Exception as error:
-        log(
-            WARNING,
-            "not all figures are in %s: %s: %s; nothing else is missing, and"
-            " `fedgraph figures %s` draws them later",
-            folder,
-            type(error).__name__,
-            error,
-            folder,
-        )
+        words = f"not all figures are in {folder}: {type(error).__name__}: {error}"
+        log(WARNING, "%s; `fedgraph figures %s` draws them later", words, folder)
 
 
 def _describe_clients(strategy: AbstractGraphStrategy) -> None:
@@ -372,12 +353,6 @@ def _describe_clients(strategy: AbstractGraphStrategy) -> None:
         log(WARNING, "%s", words)
     if (network := network_facts(strategy)) is not None:
         log(INFO, "%s", describe_network(network))
-
-
-def _describe_results(summary: dict[str, Any]) -> None:
-    for line in describe_unscored(summary):
-        log(WARNING, "%s", line)
-    log(INFO, "\n%s", summary_table(summary))
 
 
 def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ returns the same, hence results cannot depend on how clients are spread over nod
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from logging import INFO
@@ -27,9 +26,8 @@ from fedgraph_flwr.core.wire import (
     Parcel,
 )
 
-from .averaging import outweighing
+from .averaging import find_bad_array, outweighing
 from .paper import Paper
-from .replies import find_bad_model, layout_of
 from .round_report import ClientInfo, Rarest, RoundReport
 from .rounds import Round
 from .sending import exchange
@@ -39,8 +37,7 @@ class AbstractGraphStrategy(Paper, Strategy):
     """A Flower strategy that reasons about clients.
 
     A paper fills in :meth:`outgoing`, :meth:`step`, :meth:`models` and the pair
-    :meth:`state` / :meth:`restore`; it sees neither nodes nor messages. What few papers
-    need has a class of its own: :class:`~strategies.base.AbstractOpeningStrategy`.
+    :meth:`state` / :meth:`restore`; it sees neither nodes nor messages.
 
     The way of a round into the results folder: :meth:`step` may add to ``self.report``;
     :meth:`start` gives the report to ``observer``, which is
@@ -147,15 +144,9 @@ class AbstractGraphStrategy(Paper, Strategy):
     @override
     def summary(self) -> None:
         """Log what is about to run."""
-        log(
-            INFO,
-            "%s on %s: %d clients, %d rounds, seed %d",
-            self.settings.method,
-            self.settings.dataset,
-            self.settings.num_clients,
-            self.settings.num_server_rounds,
-            self.settings.seed,
-        )
+        s = self.settings
+        what = f"{s.method} on {s.dataset}: {s.num_clients} clients"
+        log(INFO, "%s, %d rounds, seed %d", what, s.num_server_rounds, s.seed)
 
     @override
     def start(
@@ -236,7 +227,6 @@ class AbstractGraphStrategy(Paper, Strategy):
 
     def _step(self, server_round: int, parcels: dict[int, Parcel]) -> None:
         """Aggregate; blame the paper, and no client, for a model that is none."""
-        layouts = {name: layout_of(model) for name, model in self.models().items()}
         returned = cast("Callable[..., object]", self.step)(server_round, parcels)
         cure = (
             f"step() of {type(self).__name__} had {len(parcels)} replies of"
@@ -247,12 +237,8 @@ class AbstractGraphStrategy(Paper, Strategy):
                 "step() must set the strategy's models and return nothing, got a"
                 f" {type(returned).__name__} after round {server_round}; {cure}"
             )
-        seen = set[int]()
         for name, model in self.models().items():
-            if id(model) in seen:  # of many clients
-                continue
-            seen.add(id(model))
-            if bad := find_bad_model(model, layouts.get(name), cure=cure):
+            if bad := find_bad_array(model, cure=cure):
                 raise RunFailedError(
                     f"the strategy's model {name!r} after round {server_round}: {bad}"
                 )
@@ -274,7 +260,6 @@ class AbstractGraphStrategy(Paper, Strategy):
             meanwhile=self.tell_observer,
             is_enough=self.round.has_quorum,
             late_after_s=self.settings.late_after_s,
-            late_nodes=self.directory.late_nodes,
         )
 
     def close_round(self) -> None:
@@ -289,33 +274,3 @@ class AbstractGraphStrategy(Paper, Strategy):
         report, self._unseen = self._unseen, None
         if report is not None:
             self.observer(self, report)
-
-
-class AbstractOpeningStrategy(AbstractGraphStrategy):
-    """Asks every client for something in a round 0, in which nobody trains.
-
-    ``outgoing`` and ``uplink`` of round 0 say what is sent and what must come back.
-    Failures count as in any round.
-    """
-
-    @abstractmethod
-    def has_opening(self) -> bool:
-        """Whether this run has a round 0."""
-
-    @abstractmethod
-    def opened(self, replies: dict[int, Parcel]) -> None:
-        """Take what clients gave, in ascending client order."""
-
-    @override
-    def prepare(self, grid: Grid, timeout: float) -> None:
-        """Hold the opening, unless the run is resumed after it."""
-        if self.first_round > 1 or not self.has_opening():
-            return
-        messages = self.begin_round(Phase.OPENING, 0, grid)
-        replies = exchange(grid, messages, timeout)
-        try:
-            parcels = self.round.collect(replies)
-            self.round.require(parcels)
-            self.opened(parcels)
-        finally:
-            self.close_round()

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING
-from typing import Any
+from typing import Annotated
 
 from flwr.app import Error, Message, MessageType
 from flwr.common.logger import log
 from flwr.serverapp import Grid
+from pydantic import Field as Checked
+from pydantic import StrictInt, StrictStr, TypeAdapter, ValidationError
 
 from fedgraph_flwr.common_fields import COMMON
 from fedgraph_flwr.core.config import RunSettings
-from fedgraph_flwr.core.errors import DataError, RunFailedError, WireError
+from fedgraph_flwr.core.errors import (
+    DataError,
+    FedGraphError,
+    RunFailedError,
+    WireError,
+)
 from fedgraph_flwr.core.fields import Field, Kind, Phase, find
 from fedgraph_flwr.core.flower_names import simulation
 from fedgraph_flwr.core.process import check_stop
@@ -47,40 +53,16 @@ from fedgraph_flwr.core.words import (
 )
 
 from .round_report import NOWHERE, ClientInfo
-from .sending import LateNodes, pause_s
+from .sending import pause_s
 
 _COUNTS = "num-train", "num-val", "num-test", "num-features", "num-classes", "group"
-_MOST, _LONGEST = 100_000, 1000  # tasks, and characters of a text
+_NAMES = TypeAdapter(list[Annotated[StrictStr, Checked(max_length=1000)]])  # of tasks
+_IDS = TypeAdapter(list[StrictInt])
 _MOST_TEXT = 2**20  # characters of all names and texts: every checkpoint holds them
-_LASTING: Mapping[str, str] = {  # what a client must not change within a run
-    "split_hash": "split hash",
-    "raw_sha256": "hash of its data",
-    "identity": "identity",
-    "num_train": "number of training examples",
-    "num_val": "number of validation examples",
-    "num_test": "number of test examples",
-    "num_features": "number of features",
-    "num_classes": "number of classes",
-    "tasks": "tasks",
-    "task_ids": "own tasks",
-}
-
-
-def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:
-    """Read what a client says of itself.
-
-    Raises
-    ------
-    WireError
-        A number or text is missing, strange, or no such thing.
-    """
-    try:
-        return _read(client, node, parcel)
-    except WireError as error:
-        raise WireError(
-            f"client {client} on node {node} sent a malformed answer to the roll call:"
-            f" {error}; both ends must run the same version of fedgraph_flwr"
-        ) from error
+_LASTING = (  # what a client must not change within a run
+    *("split_hash", "raw_sha256", "identity", "tasks", "task_ids"),
+    *("num_train", "num_val", "num_test", "num_features", "num_classes"),
+)
 
 
 def difference(
@@ -92,8 +74,8 @@ def difference(
     the method.
     """
     changed = [
-        f"{words} was {shortened(before)}, is {shortened(found)}"
-        for name, words in _LASTING.items()
+        f"{name.replace('_', ' ')} was {shortened(before)}, is {shortened(found)}"
+        for name in _LASTING
         if (before := getattr(known, name)) != (found := getattr(now, name))
         and not (name == "identity" and "" in (before, found))
     ]
@@ -119,7 +101,14 @@ def difference(
     )
 
 
-def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
+def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:
+    """Read what a client says of itself.
+
+    Raises
+    ------
+    WireError
+        A number or text is missing, strange, or no such thing.
+    """
     counts, facts = parcel.metrics, parcel.facts
     if (length := sum(len(k) + len(str(v)) for k, v in facts.items())) > _MOST_TEXT:
         raise WireError(
@@ -135,10 +124,12 @@ def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
     if missing := needed - counts.keys() - facts.keys():
         raise WireError(f"it lacks {sorted(missing)}")
     by_class, trained = (_by_class(counts, p) for p in (CLASS_COUNT, TRAIN_COUNT))
-    tasks = _listed(facts, "tasks", lambda t: isinstance(t, str) and len(t) <= _LONGEST)
-    known = range(len(tasks))
-    ids = _listed(facts, "task-ids", lambda t: type(t) is int and t in known)
-    if list(ids) != sorted(set(ids)):
+    try:
+        tasks = _NAMES.validate_json(str(facts.get("tasks", "[]")))
+        ids = _IDS.validate_json(str(facts.get("task-ids", "[]")))
+    except ValidationError as error:
+        raise WireError(f"its tasks are no lists: {shortened(str(error))}") from error
+    if ids != sorted({*ids} & {*range(len(tasks))}):
         raise WireError(f"its task ids are {shortened(ids)}, expected ascending ones")
     texts = {name: visible(str(value)) for name, value in facts.items()}
     return ClientInfo(
@@ -150,9 +141,9 @@ def _read(client: int, node: int, parcel: Parcel) -> ClientInfo:
         identity=texts.get(IDENTITY, ""),
         site=texts.get(SITE, ""),
         tasks=tuple(map(visible, tasks)),
-        task_ids=ids,
-        class_counts=tuple(int(counts[k]) for k in by_class),
-        train_counts=tuple(int(counts[k]) for k in trained),
+        task_ids=tuple(ids),
+        class_counts=by_class,
+        train_counts=trained,
         introduced=select(TOLD, texts),
     )
 
@@ -162,40 +153,18 @@ def _check_declared(kind: Kind, name: str, value: Scalar) -> None:
     f = find(COMMON, kind, name)
     if f is None or Phase.ROLL_CALL not in f.phases:
         raise WireError(f"it sent {shortened([name])}")
-    is_right, words = f.holds(value), f.words
-    if kind is Kind.NUMBER:
-        of = int if f.phases == (Phase.ROLL_CALL,) else (int, float)  # counts, or times
-        is_right = isinstance(value, of) and f.least <= value <= f.most
-        words = f"an integer >= {f.least:.0f} and <= {f.most:.0f}"
-    if not is_right:
+    is_count = kind is Kind.NUMBER and f.phases == (Phase.ROLL_CALL,)
+    if words := f.wrong(value) or (is_count and type(value) is not int and "an int"):
         raise WireError(f"{name} is {shortened(value)}, expected {words}")
 
 
-def _by_class(counts: Mapping[str, int | float], prefix: str) -> list[str]:
-    """Names of the facts with counts by class; empty if none were sent."""
-    found = [k for k in counts if k.startswith(prefix)]
-    expected = [f"{prefix}{k}" for k in range(len(found))]
-    if sorted(found) != sorted(expected):
-        raise WireError(
-            f"class counts are {shortened(found)}, expected {shortened(expected)}"
-        )
-    if found and len(found) != counts.get("num-classes"):
-        raise WireError(f"it counts {len(found)} classes, but has another num-classes")
-    return expected
-
-
-def _listed(
-    facts: Mapping[str, Scalar], name: str, allows: Callable[[Any], bool]
-) -> tuple[Any, ...]:
-    try:
-        found = json.loads(str(facts.get(name, "[]")))
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"{name} is not a list: {shortened(str(error))}") from error
-    if not isinstance(found, list) or len(found) > _MOST:
-        raise WireError(f"{name} is {shortened(found)}, expected a list")
-    if bad := [item for item in found if not allows(item)]:
-        raise WireError(f"{name} holds {shortened(bad)}")
-    return tuple(found)
+def _by_class(counts: Mapping[str, int | float], prefix: str) -> tuple[int, ...]:
+    """Read counts by class; none if none were sent."""
+    found = {k for k in counts if k.startswith(prefix)}
+    expected = [f"{prefix}{k}" for k in range(int(counts["num-classes"]))]
+    if found and found != {*expected}:
+        raise WireError(f"it counts the classes {shortened(sorted(found))}")
+    return tuple(int(counts[k]) for k in expected) if found else ()
 
 
 _PROBE_POLL_S, _ROLL_CALL_POLL_S = 0.05, 0.3
@@ -234,9 +203,7 @@ class Directory:
         self._asked_at: dict[int, float] = {}
         self._refused: set[int] = set()  # nodes whose answer was of no use
         self._rivals: dict[int, ClientInfo] = {}  # of clients that are online elsewhere
-        self._waited_s = 0.0  # for newcomers, since one of them answered
-        self._unanswered_since: dict[int, int] = {}  # node -> round
-        self.late_nodes = LateNodes(settings.round_timeout_s)
+        self._late: dict[str, tuple[int, int]] = {}  # unanswered message: node, round
         self._notes: dict[int, str] = {}  # what else nodes answered
         self.refusals: dict[int, str] = {}  # why a client is not let in
 
@@ -284,7 +251,7 @@ class Directory:
             INFO,
             "roll call: %d clients on %d nodes",
             wanted - len(missing),
-            len(self.hosted()),
+            len({i.node_id for i in self._infos.values()} - {NOWHERE}),
         )
         return dict(sorted(self._infos.items()))
 
@@ -296,82 +263,47 @@ class Directory:
         """
         online = self._look(grid)
         if self._missing():
-            self._drop_old_probes()
+            # A question as old as a round may be is asked again.
+            too_old = time.monotonic() - self._settings.round_timeout_s
+            self._probes = {k: p for k, p in self._probes.items() if p[1] > too_old}
             asked = {node for node, _ in self._probes.values()}
             nodes = (online - self._present | online & self._refused) - asked
             new = nodes - set(self._asked_at)
             self._probe(grid, nodes, online)
-            self._await_newcomers(grid, new, online)
+            until = time.monotonic() + min(_GRACE_S, self._settings.roll_call_timeout_s)
+            while self._missing() and time.monotonic() < until:
+                if not new & {node for node, _ in self._probes.values()}:
+                    break
+                time.sleep(_PROBE_POLL_S)
+                self._poll(grid, online)
         table: dict[int, list[int]] = {}
-        ready = self._present - self.late_nodes.busy()
+        ready = self._present - {node for node, _ in self._late.values()}
         for client in sorted(clients):
             if (node := self._infos[client].node_id) in ready:
                 table.setdefault(node, []).append(client)
         return table
 
-    def _await_newcomers(self, grid: Grid, new: set[int], online: set[int]) -> None:
-        """Wait for answers of nodes that were never asked before, but not for long.
-
-        Nodes that come again and again and say nothing would else cost that in every
-        round. Whoever answers is worth waiting for anew.
-        """
-        begin = time.monotonic()
-        patience = min(_GRACE_S, self._settings.roll_call_timeout_s) - self._waited_s
-        while late := new & {node for node, _ in self._probes.values()}:
-            if time.monotonic() - begin > patience or not self._missing():
-                break
-            time.sleep(_PROBE_POLL_S)
-            self._poll(grid, online)
-        if new - late:
-            self._waited_s = 0.0
-        elif new:
-            self._waited_s += time.monotonic() - begin
-
     def hosted(self) -> dict[int, list[int]]:
         """Nodes and their clients, ascending."""
-        table: dict[int, list[int]] = {}
-        for client, info in sorted(self._infos.items()):
-            if info.node_id != NOWHERE:
-                table.setdefault(info.node_id, []).append(client)
-        return table
+        return {node: sorted(c) for node, c in self._homes.items() if c}
 
-    @property
-    def num_wanted(self) -> int:
-        """Number of clients that a new run waits for."""
-        return len(self._wanted)
-
-    @property
-    def num_present(self) -> int:
-        """Number of clients found so far."""
-        return sum(len(clients) for clients in self.hosted().values())
-
-    def members(self, node: int) -> list[int]:
-        """Clients hosted by a node, ascending."""
-        return sorted(self._homes.get(node, ()))
+    def progress(self) -> str:
+        """Say how many of the clients that are waited for are there."""
+        found = sum(map(len, self._homes.values()))
+        return f"{found} of {len(self._wanted)} clients are there"
 
     def reason(self, client: int) -> str:
         """Why no message went out to a client."""
         node, refusal = self._infos[client].node_id, self.refusals.get(client, "")
-        if node in self._unanswered_since:
-            words = f"has not answered since round {self._unanswered_since[node]}"
-        elif node in self.late_nodes.busy():
-            since = self.late_nodes.since(node)
-            words = f"has not trained in time since round {since}, and is still at work"
-        elif refusal:
+        if since := [number for late, number in self._late.values() if late == node]:
+            return f"has not answered since round {since[0]}"
+        if refusal:
             return f"{refusal}; no other node answers for it"
-        else:
-            return "its node is offline"
-        return f"{words}; {refusal}" if refusal else words
+        return "its node is offline"
 
-    def mark_unanswered(self, node: int, server_round: int) -> None:
-        """Do not ask a node again until it answers another roll call."""
-        self._present.discard(node)
-        self._unanswered_since.setdefault(node, server_round)
-
-    def end_lateness(self, clients: Iterable[int]) -> None:
-        """Wait again for the nodes of clients whose replies were good and in time."""
-        for client in clients:
-            self.late_nodes.end(self._infos[client].node_id)
+    def leave_out(self, node: int, message: str, server_round: int) -> None:
+        """Send a node nothing until it has answered this message of a round."""
+        self._late[message] = node, server_round
 
     def fail(self, node: int, error: Error) -> None:
         """Stop at once if going on cannot succeed: after the death of a Ray actor.
@@ -385,10 +317,10 @@ class Directory:
         if is_dead and simulation.runs:
             raise RunFailedError(
                 f"the Ray actor serving node {node} died (clients"
-                f" {self.members(node)}): {shortened(reason, 2000)}. Most often memory"
-                " ran out: raise client-resources-num-cpus so that fewer actors run, or"
-                " lower batch-size; then start again with resume set to the results"
-                " folder"
+                f" {sorted(self._homes.get(node, ()))}): {shortened(reason, 2000)}."
+                " Most often memory ran out: raise client-resources-num-cpus so that"
+                " fewer actors run, or lower batch-size; then start again with resume"
+                " set to the results folder"
             )
 
     # Asking ---------------------------------------------------------------------------
@@ -402,8 +334,10 @@ class Directory:
         """Nodes online; nodes that left are asked again when they come back."""
         online = set(grid.get_node_ids())
         self._present &= online
-        self.late_nodes.keep(online)
-        self.late_nodes.look(grid)
+        # Who comes back may have been mended; nothing that a late reply holds is used.
+        self._late = {k: v for k, v in self._late.items() if v[0] in online}
+        for reply in grid.pull_messages(list(self._late)) if self._late else ():
+            self._late.pop(reply.metadata.reply_to_message_id, None)
         for node in set(self._asked_at) - online:
             del self._asked_at[node]
             self._refused.discard(node)
@@ -438,11 +372,6 @@ class Directory:
                 self._probes[key] = (node, now)
         self._poll(grid, online)
 
-    def _drop_old_probes(self) -> None:
-        """Give up on questions as old as a round may be; they are asked again."""
-        too_old = time.monotonic() - self._settings.round_timeout_s
-        self._probes = {k: p for k, p in self._probes.items() if p[1] > too_old}
-
     def _poll(self, grid: Grid, online: set[int]) -> None:
         """Take in the answers that have come."""
         if self._probes:
@@ -476,8 +405,8 @@ class Directory:
         except WireError as error:
             self._refuse(node, f"node {node} answered the roll call strangely: {error}")
             return
-        name = header.get(SITE)
-        place = f"node {node} ({name})" if _is_name(name) else f"node {node}"
+        name = str(header.get(SITE, ""))
+        place = f"node {node} ({name})" if is_site_name(name) else f"node {node}"
         if "error" in header:
             reason = shortened(header["error"], 2000)
             self._refuse(node, f"{place} refused the roll call: {reason}")
@@ -492,7 +421,6 @@ class Directory:
             return
         self._present.add(node)
         self._refused.discard(node)
-        self._unanswered_since.pop(node, None)
         if not records_of:
             why = header.get(NO_CLIENTS, "")
             self._note(
@@ -501,25 +429,28 @@ class Directory:
             )
         for client, records in records_of.items():
             self._register(client, node, place, records, online)
-        for client in sorted(set(self.members(node)) - set(records_of)):
+        for client in sorted(self._homes.get(node, set()) - set(records_of)):
             self._refuse_client(client, f"{place} no longer hosts it", node)
 
     def _register(
         self, client: int, node: int, place: str, records: Records, online: set[int]
     ) -> None:
+        who = f"client {client} on {place}"
+        error: FedGraphError
         try:
             parcel = read_parcel(client, records)
-            if parcel.error:
-                raise DataError(
-                    f"client {client} on {place} is not ready: {parcel.error}"
-                )
-            info = read_introduction(client, node, parcel)
-        except (DataError, WireError) as error:
-            if self._is_strict:
-                raise
-            self._refuse_client(client, str(error), node)
-            return
-        self._accept(info, online)
+            if not parcel.error:
+                self._accept(read_introduction(client, node, parcel), online)
+                return
+            error = DataError(f"{who} is not ready: {parcel.error}")
+        except WireError as found:
+            error = WireError(
+                f"{who} sent a malformed answer to the roll call: {found}; both ends"
+                " must run the same version of fedgraph_flwr"
+            )
+        if self._is_strict:
+            raise error
+        self._refuse_client(client, str(error), node)
 
     def _accept(self, info: ClientInfo, online: set[int]) -> None:
         """Take a client in, unless it is online elsewhere or its data have changed."""
@@ -583,7 +514,7 @@ class Directory:
             raise RunFailedError(reason)
         self._note(node, reason)
         self._refused.add(node)
-        for client in self.members(node):
+        for client in sorted(self._homes.get(node, ())):
             self._refuse_client(client, reason, node)
 
     def _note(self, node: int, words: str) -> None:
@@ -620,7 +551,3 @@ class Directory:
             ' SuperNodes (node-config clients="..."), set num-supernodes, or lower'
             " num-clients"
         )
-
-
-def _is_name(given: object) -> bool:
-    return isinstance(given, str) and is_site_name(given)

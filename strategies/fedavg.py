@@ -6,14 +6,11 @@ mean with ``weighting = "uniform"``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any, final
 
 from typing_extensions import override
 
-from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
 
@@ -55,18 +52,10 @@ class FedAvg(AbstractGraphStrategy):
 
         The new model goes into ``self.theta``, with names, shapes and types of the old.
         """
-        weights = [self._checked(c, self.weight(c)) for c in replies]
-        if any(weights):
+        weights = [self.weight(c) for c in replies]
+        if sum(weights) != 0:
             models = [select(SHARED, p.arrays) for p in replies.values()]
             self.theta = weighted_mean(models, weights)
-
-    def _checked(self, client: int, weight: float) -> float:
-        if isinstance(weight, Real) and 0 <= weight < math.inf:
-            return weight
-        raise RunFailedError(
-            f"weight() of {type(self).__name__} must return a finite number >= 0, got"
-            f" {weight!r} for client {client}; mend it"
-        )
 
     @override
     def models(self) -> dict[str, NamedArrays]:

@@ -1,20 +1,23 @@
 """Server side of FedGKD: relate clients by their distilled graphs, average for each.
 
 Pan et al. 2023, Sec. 5.3 and Algorithm 1; the paper's two exchanges per round are one
-here, as what is distilled depends on the client's own model alone.
+here, as what is distilled depends on the client's own model alone. Symbols: M_i task
+features of client i, R relatedness (Eq. 10), S kernel of the collaboration network (Eq.
+11), q_i weights of client i (Eq. 9).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
 from fedgraph_flwr.methods.fedgkd import (
@@ -26,16 +29,13 @@ from fedgraph_flwr.methods.fedgkd import (
     FedGKDParams,
 )
 
-from .fedgkd_relator import (
-    attention,
-    collapse_risk,
-    largest_column_sum,
-    relatedness,
-    similarity,
-)
+from .averaging import on_all_cores
 from .personal import AbstractPersonalStrategy
 from .replies import Layout
 
+FloatArray: TypeAlias = NDArray[np.float64]
+MIN_STD = 1e-8  # a column that varies less is constant
+_BLOCK = 4_000_000  # numbers that are standardised at a time
 _KEPT = "features/"
 
 
@@ -54,6 +54,121 @@ def common_start(
         Y0: y0.astype(np.int64),
         NOISE_SEED: np.array([derive_seed(seed, "server", draw, "gumbel")]),
     }
+
+
+def relatedness(features: Sequence[NDArray[np.floating]]) -> FloatArray:
+    """Mean over columns of the correlation of two clients' task features.
+
+    Parameters
+    ----------
+    features : sequence of float arrays, shape (num_rows, num_columns)
+        M_i, one per client; rows of different clients belong together.
+
+    Returns
+    -------
+    float array, shape (n, n)
+        R, symmetric, in [-1, 1]; the diagonal is 1. Columns that are constant in
+        either client do not count; without any other column the entry is 0.
+
+    Source
+    ------
+    Pan et al. 2023, Eq. (10). Differs: constant columns, which dead ReLUs make, have
+    no correlation. As a correlation is the inner product of standardised columns, R is
+    a product of two matrices: O(n^2 num_rows num_columns).
+    """
+    num_clients, (num_rows, num_columns) = len(features), features[0].shape
+    products = np.zeros((num_clients, num_clients))
+    num_valid = np.zeros((num_clients, num_clients))
+    step = max(1, _BLOCK // (num_clients * num_rows))
+
+    def relate(begin: int) -> tuple[FloatArray, FloatArray]:
+        parts = [m[:, begin : begin + step] for m in features]
+        standard, is_valid = _standardise(np.stack(parts, dtype=np.float64))
+        flat = standard.reshape(num_clients, -1)
+        return flat @ flat.T, is_valid @ is_valid.T
+
+    for product, valid in on_all_cores(relate, range(0, num_columns, step)):
+        products += product
+        num_valid += valid
+    mean = np.divide(
+        products, num_valid, out=np.zeros_like(products), where=num_valid > 0
+    )
+    np.fill_diagonal(mean, 1.0)
+    return np.clip((mean + mean.T) / 2, -1.0, 1.0)
+
+
+def _standardise(block: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Columns of mean 0 and norm 1, constant ones 0; and which are not constant.
+
+    Shapes (n, num_rows, num_columns) -> the same and (n, num_columns). ``block`` is
+    changed: another array of its size takes as long to get as to compute.
+    """
+    block -= block.mean(axis=1, keepdims=True)
+    norm = np.linalg.norm(block, axis=1, keepdims=True)
+    is_valid = norm > MIN_STD * np.sqrt(block.shape[1])
+    np.divide(block, norm, out=block, where=is_valid)
+    np.copyto(block, 0, where=~is_valid)
+    return block, is_valid[:, 0].astype(np.float64)
+
+
+def similarity(relation: FloatArray, kernel: str, *, tau: float) -> FloatArray:
+    """Similarity S of clients, of which weights are made, shape (n, n).
+
+    Parameters
+    ----------
+    relation : float array, shape (n, n)
+        R.
+    kernel : str
+        "local" (R), "square" (R R) or "exponential" (e^(tau R), the matrix
+        exponential).
+    tau : float
+        >= 0; of "exponential" alone.
+
+    Raises
+    ------
+    RunFailedError
+        The exponential is beyond the floating-point range.
+
+    Source
+    ------
+    Pan et al. 2023, Eq. (11) and Sec. 6.2.3. Differs: Eq. (11) is printed as a series
+    from power 1 on; only from power 0 on hold the paper's claims about self-weights.
+    """
+    if kernel == "local":
+        return relation.copy()
+    if kernel == "square":
+        return relation @ relation
+    from scipy.linalg import expm  # here: this kernel alone needs it
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = np.asarray(expm(tau * relation), np.float64)
+    if not np.isfinite(found).all():
+        raise RunFailedError(
+            f"e^(tau R) of {len(relation)} clients overflows with fedgkd.tau ="
+            f" {tau:g}; it grows like e^(tau n): keep tau times clients below 5"
+        )
+    return found
+
+
+def attention(kernel: FloatArray, tau_s: float) -> FloatArray:
+    """Weights q, shape (n, n): row i is the softmax of ``tau_s`` S_i.
+
+    Source
+    ------
+    Pan et al. 2023, Eq. (9) with k(i, j) = e^(tau_s s_ij).
+    """
+    scores = np.exp(tau_s * (kernel - kernel.max(axis=1, keepdims=True)))
+    weights: FloatArray = scores / scores.sum(axis=1, keepdims=True)
+    return weights
+
+
+def collapse_risk(num_clients: int, tau: float) -> bool:
+    """Whether tiny differences of centrality are likely to decide the weights.
+
+    All entries of R are close to 1, so that e^(tau R) grows like e^(tau n) / n.
+    Collapses were seen from tau n = 5 on.
+    """
+    return tau * num_clients > 5
 
 
 @final
@@ -112,7 +227,7 @@ class FedGKD(AbstractPersonalStrategy):
     @override
     def personalise(
         self, server_round: int, replies: Mapping[int, Parcel]
-    ) -> NDArray[np.float64]:
+    ) -> FloatArray:
         p = self.params
         r = relatedness(self._features(replies))
         s = similarity(r, p.kernel, tau=p.tau)
@@ -137,40 +252,21 @@ class FedGKD(AbstractPersonalStrategy):
             self.kept |= found
         return list(found.values())
 
-    def _tell(
-        self, server_round: int, r: NDArray[np.float64], q: NDArray[np.float64]
-    ) -> None:
+    def _tell(self, server_round: int, r: FloatArray, q: FloatArray) -> None:
         p, n = self.params, len(q)
-        largest = largest_column_sum(q)
-        log(
-            INFO,
-            "round %d: relatedness %.3f to %.3f, own weight %.3f, largest column sum"
-            " %.2f of %d",
-            server_round,
-            r.min(),
-            r[~np.eye(n, dtype=bool)].max(initial=-1.0),
-            np.diag(q).mean(),
-            largest,
-            n,
+        others = r[~np.eye(n, dtype=bool)].max(initial=-1.0)
+        words = (
+            f"relatedness {r.min():.3f} to {others:.3f}, own weight"
+            f" {np.diag(q).mean():.3f}, largest column sum {q.sum(axis=0).max():.2f}"
         )
+        log(INFO, "round %d: %s of %d", server_round, words, n)
         is_first = server_round == self.first_round
         if is_first and p.kernel == "exponential" and collapse_risk(n, p.tau):
-            log(
-                WARNING,
-                "fedgkd.tau = %g times %d clients is above 5: everybody may get the"
-                " model of the most central client; lower fedgkd.tau",
-                p.tau,
-                n,
+            words = (
+                f"fedgkd.tau = {p.tau:g} times {n} clients is above 5: everybody may"
+                " get the model of the most central client; lower fedgkd.tau"
             )
-        if n > 2 and largest > n / 2:
-            log(
-                WARNING,
-                "round %d: client %d makes up %.0f %% of all averages; lower"
-                " fedgkd.tau or fedgkd.tau-s",
-                server_round,
-                int(q.sum(axis=0).argmax()),
-                100 * largest / n,
-            )
+            log(WARNING, "%s", words)
 
     @override
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:

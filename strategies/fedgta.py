@@ -63,23 +63,12 @@ class FedGTA(AbstractPersonalStrategy):
         return {MOMENTS: ("float32", (width,)), CONFIDENCE: ("float32", (1,))}
 
     @override
-    def misfits(self, replies: Mapping[int, Parcel]) -> dict[int, str]:
-        """Refuse a confidence below 0, which would subtract a model."""
-        confidence = {c: float(p.arrays[CONFIDENCE][0]) for c, p in replies.items()}
-        return {
-            c: f"{CONFIDENCE} is {h:g}, it must be >= 0; both ends must run the same"
-            " version of fedgraph_flwr"
-            for c, h in confidence.items()
-            if h < 0
-        }
-
-    @override
     def personalise(
         self, server_round: int, replies: Mapping[int, Parcel]
     ) -> NDArray[np.float64]:
         similarity = moment_cosine([p.arrays[MOMENTS] for p in replies.values()])
         confidence = np.array(
-            [p.arrays[CONFIDENCE][0] for p in replies.values()], float
+            [max(0.0, p.arrays[CONFIDENCE][0]) for p in replies.values()], float
         )
         self.keep("S", replies, similarity)
         return confident_average(similarity, confidence, self.params.epsilon)

@@ -10,9 +10,10 @@ from logging import WARNING
 from typing import Any, final
 
 from flwr.common.logger import log
+from flwr.serverapp import Grid
 from typing_extensions import override
 
-from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, select
 from fedgraph_flwr.methods.fedsage_plus import (
     CROSS_ROWS,
@@ -21,13 +22,13 @@ from fedgraph_flwr.methods.fedsage_plus import (
     FedSagePlusParams,
 )
 
-from .base import AbstractOpeningStrategy
 from .fedavg import FedAvg
 from .replies import Layout
+from .sending import exchange
 
 
 @final
-class FedSagePlus(AbstractOpeningStrategy, FedAvg):
+class FedSagePlus(FedAvg):
     """Hands each client the other clients' rows until the client has trained.
 
     Rows are forgotten when all clients have; ``given`` remembers how many there were.
@@ -56,10 +57,6 @@ class FedSagePlus(AbstractOpeningStrategy, FedAvg):
             )
 
     @override
-    def has_opening(self) -> bool:
-        return self.params.cross_client
-
-    @override
     def uplink(self, server_round: int, client: int) -> Layout:
         """Expect the client's rows in the opening, and the model later."""
         if server_round:
@@ -69,24 +66,19 @@ class FedSagePlus(AbstractOpeningStrategy, FedAvg):
         return {ROWS: ("float32", (count, info.num_features))}
 
     @override
-    def opened(self, replies: dict[int, Parcel]) -> None:
-        """Keep the rows of every client that has any.
-
-        Raises
-        ------
-        WireError
-            Clients have other features than others, as they said at roll call.
-        """
-        shapes = {c: p.arrays[ROWS].shape for c, p in replies.items()}
-        if len({shape[1:] for shape in shapes.values()}) > 1:
-            raise WireError(
-                f"clients gave rows of shapes {shapes}; for fedsage-plus.cross-client"
-                " all must have the same features"
-            )
-        self.given = {c: shape[0] for c, shape in shapes.items()}
-        self.rows = {
-            f"{ROWS_OF}{c}": p.arrays[ROWS] for c, p in replies.items() if self.given[c]
-        }
+    def prepare(self, grid: Grid, timeout: float) -> None:
+        """Ask every client for rows in round 0, unless the run is resumed after it."""
+        if not self.params.cross_client or self.first_round > 1:
+            return
+        messages = self.begin_round(Phase.OPENING, 0, grid)
+        try:
+            good = self.round.collect(exchange(grid, messages, timeout))
+            self.round.require(good)
+        finally:
+            self.close_round()
+        self.given = {c: len(p.arrays[ROWS]) for c, p in good.items()}
+        self.rows = {f"{ROWS_OF}{c}": p.arrays[ROWS] for c, p in good.items()}
+        self.rows = {n: rows for n, rows in self.rows.items() if len(rows)}
 
     @override
     def outgoing(self, server_round: int) -> dict[int, NamedArrays]:

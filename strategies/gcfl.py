@@ -7,13 +7,14 @@ thresholds, alpha cosine similarity, beta DTW distance, Q_i history of norms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from flwr.common.logger import log
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedgraph_flwr.core.wire import (
@@ -29,18 +30,11 @@ from fedgraph_flwr.methods.gcfl import GRAD_NORM, GCFLParams
 
 from .averaging import check_same_layout
 from .base import AbstractGraphStrategy
-from .gcfl_clustering import (
-    FloatArray,
-    cosine_weights,
-    dtw_weights,
-    flatten,
-    max_update_norm,
-    mean_update_norm,
-    min_cut,
-    unflatten,
-)
 from .replies import Layout, layout_of
 from .round_report import Evaluation
+
+FloatArray: TypeAlias = NDArray[np.float64]
+_BLOCK = 64  # rows whose distances to all others are computed at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +192,180 @@ def _advance(
     return {n: np.add(a, update[n]) for n, a in theta.items()}
 
 
+def flatten(model: NamedArrays) -> FloatArray:
+    """Concatenate all tensors, by name, into one float64 vector."""
+    return np.concatenate([model[n].ravel().astype(np.float64) for n in sorted(model)])
+
+
+def unflatten(vector: FloatArray, like: NamedArrays) -> NamedArrays:
+    """Cut a vector that :func:`flatten` made back into tensors shaped as ``like``."""
+    cuts = np.cumsum([like[n].size for n in sorted(like)])[:-1]
+    parts = dict(zip(sorted(like), np.split(vector, cuts), strict=True))
+    return {n: parts[n].reshape(a.shape).astype(a.dtype) for n, a in like.items()}
+
+
+def mean_update_norm(updates: FloatArray) -> float:
+    """Norm of the mean update, delta_mean; ``updates`` has one row per client.
+
+    Source
+    ------
+    Xie et al. 2021, Eq. (4). Differs: uniform weights, as in the authors'
+    ``server.py:compute_mean_update_norm``, with which the thresholds were tuned.
+    """
+    uniform = np.full(len(updates), 1 / len(updates))
+    return float(np.linalg.norm(uniform @ updates))
+
+
+def max_update_norm(updates: FloatArray) -> float:
+    """Largest norm of a client's update, delta_max (Eq. 5)."""
+    return float(np.linalg.norm(updates, axis=1).max())
+
+
+def cosine_weights(updates: FloatArray) -> FloatArray:
+    """Similarities 1 + cos(Delta_p, Delta_q), shape (n, n), in [0, 2].
+
+    Source
+    ------
+    Xie et al. 2021, Sec. 4.2. Differs: clamped at 0, because for opposite updates
+    rounding makes 1 + cos negative and the minimum cut fails.
+    """
+    norms = np.linalg.norm(updates, axis=1)
+    products = np.maximum(np.outer(norms, norms), 1e-12)
+    return np.clip(1.0 + (updates @ updates.T) / products, 0.0, 2.0)
+
+
+def dtw_weights(series: FloatArray, *, standardize: bool = False) -> FloatArray:
+    """Similarities max(beta) - beta from DTW distances beta between series.
+
+    Parameters
+    ----------
+    series : float array, shape (num_clients, seq_length)
+        Histories of norms.
+    standardize : bool
+        Divide each series by its standard deviation (ddof 0; no mean removal), unless
+        that is below 1e-12.
+
+    Returns
+    -------
+    float array, shape (num_clients, num_clients)
+
+    Source
+    ------
+    Xie et al. 2021, Sec. 4.3, Eq. (8); standardised variant:
+    ``server.py:compute_pairwise_distances``.
+    """
+    rows = np.ascontiguousarray(series, np.float64)
+    if standardize:
+        deviation = rows.std(axis=1, keepdims=True)
+        rows = rows / np.where(deviation < 1e-12, 1.0, deviation)
+    beta = dtw_distances(rows)
+    return np.asarray(beta.max() - beta)
+
+
+def dtw_distances(rows: FloatArray) -> FloatArray:
+    """DTW distances of all pairs: squared steps, no window, root at the end.
+
+    Parameters
+    ----------
+    rows : float array, shape (num_clients, length)
+
+    Returns
+    -------
+    float array, shape (num_clients, num_clients)
+        The numbers of ``dtaidistance.dtw.distance``, which rounds squares otherwise:
+        at most one unit in the last place apart, one pair in a thousand.
+
+    Notes
+    -----
+    The recursion runs once over the cells (i, j) of two series, for the pairs of a
+    block of rows with all rows at a time: 1,000 clients take seconds, and memory stays
+    at ``_BLOCK`` rows.
+    """
+    n, length = rows.shape
+    found = np.empty((n, n))
+    for begin in range(0, n, _BLOCK):
+        block = rows[begin : begin + _BLOCK, None]  # (block, 1, length)
+        shape = (len(block), n)
+        above = [np.full(shape, np.inf) for _ in range(length + 1)]
+        above[0] = np.zeros(shape)
+        for i in range(length):
+            line = [np.full(shape, np.inf)]
+            for j in range(length):
+                cost = np.square(block[..., i] - rows[None, :, j])
+                nearest = np.minimum(above[j], above[j + 1])
+                line.append(cost + np.minimum(nearest, line[j], out=nearest))
+            above = line
+        found[begin : begin + _BLOCK] = np.sqrt(above[-1])
+    return found
+
+
+def min_cut(weights: FloatArray) -> tuple[list[int], list[int]]:
+    """Split one cluster in two along its global minimum cut.
+
+    If several nodes are tied most closely to those that were added, the lowest row is
+    the next. If several cuts have the smallest weight, the first that is found counts.
+
+    Parameters
+    ----------
+    weights : float array, shape (n, n)
+        Symmetric, >= 0; larger is more alike. The diagonal is ignored.
+
+    Returns
+    -------
+    left, right : lists of int
+        Row numbers, ascending; together ``range(n)``; row 0 is in ``left``.
+
+    Raises
+    ------
+    ValueError
+        Fewer than two rows.
+
+    Source
+    ------
+    Stoer & Wagner 1997, as in Xie et al. 2021, Sec. 4.2.
+    """
+    n = len(weights)
+    if n < 2:
+        raise ValueError(f"a cut needs at least 2 clients, got {n}")
+    between = np.array(weights, np.float64)  # of merged rows, in the lowest of them
+    np.fill_diagonal(between, 0.0)
+    merged = [[row] for row in range(n)]
+    gone = np.zeros(n, bool)
+    lightest, right = np.inf, [n]
+    for size in range(n, 1, -1):
+        before, last, weight = _phase(between, gone, size)
+        if weight < lightest:
+            lightest, right = weight, list(merged[last])
+        merged[before] += merged[last]
+        between[before] += between[last]
+        between[:, before] = between[before]
+        between[before, before] = 0.0
+        gone[last] = True
+    return sorted({*range(n)} - {*right}), sorted(right)
+
+
+def _phase(
+    between: FloatArray, gone: NDArray[np.bool_], size: int
+) -> tuple[int, int, float]:
+    """Add rows one by one, the most tightly tied first, from row 0.
+
+    Returns
+    -------
+    before, last : int
+        The last two rows that were added.
+    weight : float
+        What ties the last one to all others: the cut of the phase.
+    """
+    tie = np.where(gone, -np.inf, between[0])
+    tie[0], row = -np.inf, 0
+    for _ in range(size - 2):
+        row = int(tie.argmax())  # the lowest of equals
+        tie[row] = -np.inf  # and stays so, whatever is added
+        tie += between[row]
+    last = int(tie.argmax())
+    return row, last, float(tie[last])
+
+
 @final
 class GCFL(AbstractGraphStrategy):
     """GCFL (cosine of last updates) or, with ``use_dtw``, GCFL+ (DTW of histories)."""
@@ -209,8 +377,8 @@ class GCFL(AbstractGraphStrategy):
     def __init__(self, *args: Any, use_dtw: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.use_dtw = use_dtw
-        self._missing: dict[int, int] = {}  # client -> round since when
-        self._held_up: dict[tuple[int, ...], dict[int, int]] = {}  # cluster -> missing
+        # By cluster: who was missing, since which round.
+        self._held_up: dict[tuple[int, ...], dict[int, int]] = {}
 
     @override
     def initialise(self, arrays: NamedArrays) -> None:
@@ -246,7 +414,7 @@ class GCFL(AbstractGraphStrategy):
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """Run :func:`step`; also record norms and, for ``best_snapshot``, splits."""
         before = self.gcfl
-        self._look_for_missing(server_round, replies)
+        self._note_held_up(server_round, replies)
         self.gcfl, split = step(
             before,
             replies,
@@ -274,37 +442,25 @@ class GCFL(AbstractGraphStrategy):
         for position in split:
             whole = before.clusters[position]
             parts = [m for m in self.gcfl.clusters if set(m) <= set(whole)]
-            log(
-                INFO,
-                "round %d: split %s into %s",
-                server_round,
-                name_clients(whole),
-                shortened("; ".join(map(client_ranges, parts))),
-            )
+            into = shortened("; ".join(map(client_ranges, parts)))
+            words = f"split {name_clients(whole)} into {into}"
+            log(INFO, "round %d: %s", server_round, words)
 
-    def _look_for_missing(self, server_round: int, replies: Iterable[int]) -> None:
+    def _note_held_up(self, server_round: int, replied: Collection[int]) -> None:
         """Say once which cluster cannot be judged because a client is missing."""
-        replied, least = set(replies), self.params.min_cluster_size
-        self._missing = {
-            c: self._missing.get(c, server_round)
-            for c in set(self.trainers()) - replied
-        }
-        if server_round <= self.params.min_round:
-            return
+        p = self.params
         for cluster in self.gcfl.clusters:
             known = self._held_up.get(cluster, {})
-            missing = {c: self._missing[c] for c in cluster if c in self._missing}
-            new = missing.keys() - known.keys()
-            if len(cluster) < least or not new:
+            new = sorted(set(cluster) - set(replied) - known.keys())
+            if (
+                not new
+                or server_round <= p.min_round
+                or len(cluster) < p.min_cluster_size
+            ):
                 continue
-            self._held_up[cluster] = missing | known
-            log(
-                WARNING,
-                "round %d: the cluster of %s cannot split without %s",
-                server_round,
-                name_clients(cluster),
-                name_clients(new),
-            )
+            self._held_up[cluster] = known | dict.fromkeys(new, server_round)
+            words = f"the cluster of {name_clients(cluster)} cannot split without"
+            log(WARNING, "round %d: %s %s", server_round, words, name_clients(new))
 
     @override
     def remarks(self) -> dict[str, Any]:
@@ -330,7 +486,6 @@ class GCFL(AbstractGraphStrategy):
         facts = {
             "clusters": [list(members) for members in self.gcfl.clusters],
             "history": {str(c): list(q) for c, q in self.gcfl.history.items()},
-            "missing": {str(c): since for c, since in self._missing.items()},
             "held_up": self._held_up_facts(),
         }
         return arrays, facts
@@ -343,7 +498,6 @@ class GCFL(AbstractGraphStrategy):
             theta=tuple(select(f"{k}/", arrays) for k in range(len(clusters))),
             history={int(c): tuple(q) for c, q in facts["history"].items()},
         )
-        self._missing = {int(c): r for c, r in facts["missing"].items()}
         self._held_up = {
             tuple(entry["cluster"]): {int(c): r for c, r in entry["missing"].items()}
             for entry in facts["held_up"]

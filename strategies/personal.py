@@ -12,7 +12,6 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from fedgraph_flwr.core.errors import wrong_return
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
 
@@ -88,12 +87,6 @@ def _mix(
         pass
 
 
-def _are_weights(q: object, size: int) -> bool:
-    if not isinstance(q, np.ndarray) or q.shape != (size, size):
-        return False
-    return q.dtype.kind in "biuf" and bool((q >= 0).all() and (q.sum(axis=1) > 0).all())
-
-
 class AbstractPersonalStrategy(AbstractGraphStrategy):
     """Client i receives an average of the clients' models with weights of its own.
 
@@ -148,9 +141,11 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
     @override
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """W_i <- sum_j q_ij W_j over the clients that replied."""
-        models = [select(SHARED, p.arrays) for p in replies.values()]
-        averages, own, in_all = self.average(server_round, replies, models)
+        q = np.asarray(self.personalise(server_round, replies), np.float64)
+        averages = mix([select(SHARED, p.arrays) for p in replies.values()], q)
+        self.keep("q", replies, q)
         self.personal |= dict(zip(replies, averages, strict=True))
+        own, in_all = q.diagonal(), q.sum(axis=0)
         weights = dict(zip(replies, in_all.tolist(), strict=True))
         words = outweighing(weights, self.sites)
         if words and not self.outweighing:
@@ -170,24 +165,6 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
                 )
                 for metric, value in measured.items()
             ]
-
-    def average(
-        self,
-        server_round: int,
-        replies: Mapping[int, Parcel],
-        models: Sequence[NamedArrays],
-    ) -> tuple[list[NamedArrays], NDArray[np.float64], NDArray[np.float64]]:
-        """Average by q; also its diagonal and the sums of its columns, (num_replies,).
-
-        The run keeps q. Whoever needs no matrix of all clients overrides this.
-        """
-        q = self.personalise(server_round, replies)
-        if not _are_weights(q, len(models)):
-            size = len(models)
-            wanted = f"weights >= 0 in a NumPy array ({size}, {size}), no row all 0"
-            raise wrong_return(type(self), "personalise", wanted, q)
-        self.keep("q", replies, q)
-        return mix(models, q), q.diagonal(), q.sum(axis=0)
 
     def keep(
         self, name: str, replies: Mapping[int, Parcel], matrix: NDArray[np.float64]

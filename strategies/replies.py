@@ -7,7 +7,7 @@ read, fails for all that were; anything else that is wrong fails one client alon
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -181,33 +181,11 @@ def is_model(given: object) -> bool:
     )
 
 
-def find_bad_model(model: NamedArrays, layout: Layout | None, *, cure: str) -> str:
-    """Say why clients would refuse a model of a paper, and the cure; "" if they do not.
-
-    If a ``layout`` is given, the model must have it.
-    """
-    if not is_model(model):
-        return (
-            f"it must be NumPy arrays by name, but is a {type(model).__name__}; {cure}"
-        )
-    found = layout_of(model)
-    if layout is None or found == layout:
-        return find_bad_array(model, cure=cure)
-    name = min(n for n in {*layout, *found} if layout.get(n) != found.get(n))
-    return (
-        f"array {name!r} must stay {layout.get(name, 'out')}, but is"
-        f" {found.get(name, 'missing')}; {cure}"
-    )
-
-
 def _too_large(arrays: NamedArrays, fields: tuple[Field, ...]) -> str:
     for name, array in arrays.items():
-        field = find(fields, Kind.ARRAY, name)
-        if field and field.most < LARGEST and (np.abs(array) > field.most).any():
-            return (
-                f"array {name!r} ({field.what}) holds numbers beyond +-{field.most:g};"
-                " look at that client's data, or scale its features"
-            )
+        most = getattr(find(fields, Kind.ARRAY, name), "most", LARGEST)
+        if most < LARGEST and (np.abs(array) > most).any():
+            return f"array {name!r} holds numbers beyond +-{most:g}; scale its features"
     return ""
 
 
@@ -326,14 +304,10 @@ def _wrong_metric(name: str, value: float, expected: Expected) -> str:
             f"metric {shortened(name)!r} is none that clients send here; let a plug-in"
             " send numbers of its own as an array"
         )
-    low, high = field.least, field.most
     if name.endswith(f"/{ONE_CLASS}"):
-        high = expected.info.num_classes - 1.0
-    if not low - _HAIR <= value <= high + _HAIR:  # also NaN
-        return (
-            f"metric {name!r} is {shortened(value)}, expected a number from {low:g} to"
-            f" {high:g}"
-        )
+        field = replace(field, most=expected.info.num_classes - 1.0)
+    if words := field.wrong(value):
+        return f"metric {name!r} is {shortened(value)}, expected {words}"
     return ""
 
 
@@ -362,6 +336,6 @@ def _wrong_facts(parcel: Parcel, phase: Phase) -> str:
             " server and site run different versions"
         )
     for name, value in parcel.facts.items():
-        if not texts[name].holds(value):
-            return f"fact {name!r} is {shortened(value)}, expected {texts[name].words}"
+        if words := texts[name].wrong(value):
+            return f"fact {name!r} is {shortened(value)}, expected {words}"
     return ""

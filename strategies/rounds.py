@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from logging import WARNING
@@ -85,7 +84,6 @@ class Round:
         self._addressed: set[int] = set()  # of those asked, whose node is online
         self._sent: list[Message] = []
         self._one_sent: NamedArrays = {}  # arrays that one client got
-        self._sent_at = 0.0  # monotonic seconds
         self._num_good: dict[str, int] = {}  # parcels of a reply, by its message
         self._is_quorate = False  # before all replies were in
 
@@ -128,7 +126,6 @@ class Round:
             self._enter("down", contents[node])
         self._addressed = {c for members in hosts.values() for c in members}
         self._sent = [Message(contents[n], n, _TYPES[self.phase]) for n in order]
-        self._sent_at = time.monotonic()
         return self._sent
 
     def _sample(self) -> list[int]:
@@ -152,8 +149,6 @@ class Round:
         if report.failures:
             words = tell_reasons(report.failures, strategy.sites)
             log(WARNING, "round %d, failed: %s", report.server_round, words)
-        if self.phase is Phase.TRAINING:
-            strategy.directory.end_lateness(good)
         seconds = {c: p.metrics[COMPUTE_S] for c, p in good.items()}
         if self.phase is not Phase.CLOSING:  # which is no measure of a round
             strategy.compute_s |= seconds
@@ -312,49 +307,35 @@ class Round:
     def _lose(self, message: Message, clients: list[int]) -> None:
         """Name the clients of a node that is late, and wait for it no second time."""
         strategy, number = self._strategy, self.report.server_round
-        s, directory = strategy.settings, strategy.directory
-        node, key = message.metadata.dst_node_id, message.metadata.message_id
-        since = directory.late_nodes.since(node)
-        if since is not None and self.phase is Phase.TRAINING:
-            deadline = f"the time of the others, and not in time since round {since}"
-            reason = f"no reply within {deadline}: it is not waited for"
-        elif self._is_quorate and s.late_after_s:
+        s, node = strategy.settings, message.metadata.dst_node_id
+        if self._is_quorate and s.late_after_s:
             deadline = f"late-after-s = {s.late_after_s:g} of the others"
             reason = f"no reply within {deadline}"
         else:
             deadline = f"round-timeout-s = {s.round_timeout_s:g}"
             reason = "no reply before the round's timeout"
+        who = with_sites(f"node {node}", clients, strategy.sites)
+        words = f"clients {clients} are left out until it has answered"
         log(
             WARNING,
-            "round %d: %s did not answer within %s: clients %s are left out until it"
-            " answers a roll call",
+            "round %d: %s did not answer within %s: %s",
             number,
-            with_sites(f"node {node}", clients, strategy.sites),
+            who,
             deadline,
-            clients,
+            words,
         )
-        directory.mark_unanswered(node, number)
-        expected = {c: self._expect(c) for c in clients}
-        directory.late_nodes.add(node, number, key, self._sent_at, expected)
+        strategy.directory.leave_out(node, message.metadata.message_id, number)
         self.report.failures |= dict.fromkeys(clients, reason)
 
     def _note_restarts(self, good: Mapping[int, Parcel]) -> None:
         """Report clients that lost their state and began afresh."""
-        lost = {
-            c: int(p.metrics[FRESH_START])
-            for c, p in good.items()
-            if FRESH_START in p.metrics
-        }
-        for client, last_round in lost.items():
-            log(
-                WARNING,
-                "round %d: client %d lost its state of round %d and began afresh",
-                self.report.server_round,
-                client,
-                last_round,
-            )
-        if lost:
-            self.report.facts["fresh_starts"] = lost
+        for client, parcel in good.items():
+            if (last := parcel.metrics.get(FRESH_START)) is not None:
+                self.report.facts.setdefault("fresh_starts", {})[client] = int(last)
+                words = (
+                    f"client {client} lost its state of round {last} and began afresh"
+                )
+                log(WARNING, "round %d: %s", self.report.server_round, words)
 
     def _enter(
         self, direction: str, content: RecordDict, of: Collection[int] | None = None

@@ -1,10 +1,10 @@
-"""Sending messages to nodes, waiting for replies, and nodes that are late."""
+"""Sending messages to nodes and waiting for replies."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from logging import WARNING
@@ -12,7 +12,7 @@ from threading import Event
 from typing import Any, cast
 
 import httpx
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
@@ -20,76 +20,6 @@ from fedgraph_flwr.core import flower_names
 from fedgraph_flwr.core.errors import WireError
 from fedgraph_flwr.core.flower_names import simulation
 from fedgraph_flwr.core.process import check_stop, memory
-
-from .replies import Expected, misfit, read_reply
-
-
-class LateNodes:
-    """Nodes that no round waits for, until one of their replies is good and in time.
-
-    Each of them has at most one message at a time to answer. That it answers a roll
-    call, or quickly sends something malformed, does not show that it can train in time:
-    else it would cost every round, or every second one, the whole timeout.
-
-    Parameters
-    ----------
-    timeout_s : float
-        Seconds after which a reply is too late for any round.
-    """
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._since: dict[int, int] = {}  # node -> the round whose deadline it missed
-        # By message: its node, when it was sent, and what its clients had to send.
-        self._unanswered: dict[str, tuple[int, float, Mapping[int, Expected]]] = {}
-
-    def add(
-        self,
-        node: int,
-        server_round: int,
-        key: str,
-        sent_at: float,
-        expected: Mapping[int, Expected],
-    ) -> None:
-        """Doubt a node, and keep looking for its reply to the message ``key``."""
-        self._since.setdefault(node, server_round)
-        self._unanswered[key] = node, sent_at, expected
-
-    def end(self, node: int) -> None:
-        """Wait for a node again: a good reply of it was in time."""
-        self._since.pop(node, None)
-
-    def since(self, node: int) -> int | None:
-        """Round whose deadline a node missed; None if it is not doubted."""
-        return self._since.get(node)
-
-    def busy(self) -> set[int]:
-        """Nodes that still have a message to answer."""
-        return {node for node, *_ in self._unanswered.values()}
-
-    def keep(self, online: Collection[int]) -> None:
-        """Forget nodes that have left: who comes back may have been mended."""
-        self._since = {n: r for n, r in self._since.items() if n in online}
-        self._unanswered = {k: v for k, v in self._unanswered.items() if v[0] in online}
-
-    def look(self, grid: Grid) -> None:
-        """Take in replies that missed their round; nothing that they hold is used."""
-        if not self._unanswered:
-            return
-        oldest = time.monotonic() - self._timeout_s
-        for reply in grid.pull_messages(list(self._unanswered)):
-            found = self._unanswered.pop(reply.metadata.reply_to_message_id, None)
-            if found is None or found[1] < oldest or reply.has_error():
-                continue
-            if _holds_good(reply.content, found[2]):
-                self.end(found[0])
-        self._unanswered = {k: v for k, v in self._unanswered.items() if v[1] >= oldest}
-
-
-def _holds_good(content: RecordDict, expected: Mapping[int, Expected]) -> bool:
-    parcels = read_reply(content, expected)
-    return any(not (p.error or misfit(p, expected[c])) for c, p in parcels.items())
-
 
 _POLL_SHARE = 0.03  # waiting adds at most this share to a round ...
 _POLL_S = (0.002, 1.0)  # ... within these bounds
@@ -109,7 +39,6 @@ def exchange(
     meanwhile: Callable[[], None] = lambda: None,
     is_enough: Callable[[Iterable[Message]], bool] = lambda _: False,
     late_after_s: float = 0.0,
-    late_nodes: LateNodes | None = None,
 ) -> list[Message]:
     """Send messages and collect replies until all are in or the time is up.
 
@@ -128,8 +57,6 @@ def exchange(
         Given the replies so far, says whether a round could end with them.
     late_after_s : float
         Seconds that are left for the other replies then; 0: until ``timeout_s``.
-    late_nodes : LateNodes, optional
-        Nodes whose replies are waited for only while the others' are not enough.
 
     Returns
     -------
@@ -146,19 +73,11 @@ def exchange(
     waiting = {i for i in grid.push_messages(every) if i}
     simulation.wake()
     meanwhile()
-    late = {
-        m.metadata.message_id
-        for m in every
-        if late_nodes is not None
-        and late_nodes.since(m.metadata.dst_node_id) is not None
-    }
     replies: list[Message] = []
     enough_at = math.inf  # seconds since the beginning
     while waiting:
         check_stop()
         asked = time.monotonic()
-        if late_nodes is not None:
-            late_nodes.look(grid)
         pulled = list(grid.pull_messages(list(waiting)))
         asking_s = 0.0 if pulled else time.monotonic() - asked
         for reply in pulled:
@@ -176,8 +95,6 @@ def exchange(
             enough_at = elapsed
         left_s = min(timeout_s, enough_at + late_after_s) - elapsed
         if not waiting or left_s < 0:
-            break
-        if waiting <= late and is_enough(replies):
             break
         simulation.wait(pause_s(elapsed, asking_s), left_s)
     return replies

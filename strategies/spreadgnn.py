@@ -17,7 +17,6 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from typing_extensions import override
 
-from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.network import Network, Topology, build_topology
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, Scalar
 from fedgraph_flwr.methods.multitask import RECORD, RECORD_IDS
@@ -43,27 +42,14 @@ _FAR, _MIB = 300, 2**20
 
 
 def make_topology(num_clients: int, params: SpreadGNNParams) -> Topology:
-    """Make the topology that the run config describes.
-
-    Raises
-    ------
-    ConfigError
-        As :func:`build_topology`; or weights are to come from a file without any.
-    """
-    made = build_topology(
+    """Make the topology that the run config describes."""
+    return build_topology(
         params.topology,
         num_clients,
         degree=params.degree,
         seed=params.topology_seed,
         edges_file=params.edges_file,
     )
-    if params.weights == "file" and not made.weights:
-        raise ConfigError(
-            "spreadgnn.weights is 'file', but no edge has a weight; set"
-            " spreadgnn.topology to 'file' and write one behind every edge, as in"
-            " edges = [[0, 1, 0.5]], or set spreadgnn.weights to 'metropolis'"
-        )
-    return made
 
 
 @final
@@ -126,13 +112,9 @@ class SpreadGNN(AbstractGraphStrategy):
 
     @override
     def facts(self, client: int) -> dict[str, Scalar]:
-        """Also its neighbours, their public keys and given weights."""
-        weights = self.topology.weights.get(client, {})
+        """Also its neighbours and their public keys."""
         entries = {
-            str(j): {
-                "key": self.clients[j].introduced.get(PUBLIC_KEY, ""),
-                "weight": weights.get(j),
-            }
+            str(j): {"key": self.clients[j].introduced.get(PUBLIC_KEY, "")}
             for j in self.topology.neighbours[client]
         }
         return super().facts(client) | {NEIGHBOURS: json.dumps(entries)}
@@ -217,14 +199,8 @@ class SpreadGNN(AbstractGraphStrategy):
             for j in near:
                 if f"{UNUSABLE}{j}" in parcel.metrics:
                     self.unusable[j] = self.unusable.get(j, 0) + 1
-                    log(
-                        WARNING,
-                        "round %d: client %d left out a letter of client %d, which it"
-                        " cannot use",
-                        server_round,
-                        client,
-                        j,
-                    )
+                    words = f"client {client} cannot use a letter of client {j}"
+                    log(WARNING, "round %d: %s: it is left out", server_round, words)
 
     def _note_absence(self, server_round: int, replies: Collection[int]) -> None:
         """Say who has dropped out, and what that leaves of the topology."""
@@ -239,14 +215,9 @@ class SpreadGNN(AbstractGraphStrategy):
             log(INFO, "round %d: all clients are back", server_round)
             return
         parts = self.topology.components(gone)
-        log(
-            WARNING,
-            "round %d: clients %s are gone, their neighbours go on without them; the"
-            " rest is %s",
-            server_round,
-            gone,
-            "connected" if len(parts) <= 1 else f"in {len(parts)} parts: {parts}",
-        )
+        rest = "connected" if len(parts) <= 1 else f"in {len(parts)} parts: {parts}"
+        words = f"clients {gone} are gone, their neighbours go on without them"
+        log(WARNING, "round %d: %s; the rest is %s", server_round, words, rest)
 
     @override
     def models(self) -> dict[str, NamedArrays]:

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.core.data import GraphPartition, IntArray
-from fedgraph_flwr.core.embedding_scores import class_f1
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.tasks import AVERAGE_PRECISION, OF_COMMONEST, ONE_CLASS
 from fedgraph_flwr.core.wire import Parcel, count_key, evaluation_key
@@ -260,3 +259,13 @@ def macro_f1(logits: Floats, y: IntArray) -> float:
     no row counts 0.
     """
     return float(np.nanmean(class_f1(y, logits.argmax(1), logits.shape[1])))
+
+
+def class_f1(y: IntArray, predicted: IntArray, num_classes: int) -> NDArray[np.float64]:
+    """F1 of each class, NaN where neither labels nor predictions have it."""
+    right, *both = (
+        np.bincount(classes, minlength=num_classes)
+        for classes in (y[y == predicted], y, predicted)
+    )
+    total = sum(both)
+    return np.where(total > 0, 2 * right / np.maximum(total, 1), np.nan)

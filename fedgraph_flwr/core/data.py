@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, TypeAlias
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from .errors import ConfigError
+from pydantic import Field, TypeAdapter, ValidationError
 
 IntArray: TypeAlias = NDArray[np.int64]
 Scale: TypeAlias = tuple[float, float]  # what is subtracted, then divided by
@@ -170,11 +169,6 @@ class DiffusionSpec:
         Smaller entries are dropped, in (0, 1): without any, rounding alone would
         join nodes that no path joins.
 
-    Raises
-    ------
-    ConfigError
-        If a value is not allowed.
-
     Source
     ------
     Defaults: alpha from MVGRL's code, as FCLG gives none.
@@ -182,17 +176,6 @@ class DiffusionSpec:
 
     alpha: float = 0.2
     threshold: float = 0.01
-
-    def __post_init__(self) -> None:
-        for name, is_allowed, allowed in (
-            ("alpha", 0 < self.alpha <= 1, "a number > 0 and <= 1"),
-            ("threshold", 0 < self.threshold < 1, "a number > 0 and < 1"),
-        ):
-            if not is_allowed:
-                raise ConfigError(
-                    f"{name} of the diffusion view must be {allowed}, got"
-                    f" {getattr(self, name)!r}; set it in the run config"
-                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,11 +334,6 @@ def earth_mover_distance(class_counts: IntArray) -> float:
     class_counts : int array, shape (num_clients, num_classes)
         Graphs per client and class. A client without graphs contributes 0.
 
-    Raises
-    ------
-    ValueError
-        If there are no graphs, or counts are not one row per client.
-
     Source
     ------
     Li et al. 2024 (FCLG), arXiv:2411.12098, Sec. 4. "EMD" is the paper's name, as in
@@ -363,11 +341,6 @@ def earth_mover_distance(class_counts: IntArray) -> float:
     earth mover's distance is half of this sum.
     """
     counts = np.asarray(class_counts, dtype=np.float64)
-    if counts.ndim != 2 or counts.sum() <= 0 or counts.min() < 0:
-        raise ValueError(
-            "class_counts must be counts of shape (num_clients, num_classes), not all"
-            f" of them 0, got {np.asarray(class_counts).tolist()}"
-        )
     total = counts.sum()
     shares = counts.sum(axis=0) / total
     sizes = counts.sum(axis=1, keepdims=True)  # |S_i| q_i is the row of counts itself
@@ -376,12 +349,8 @@ def earth_mover_distance(class_counts: IntArray) -> float:
 
 TELLS = "statistics"  # name of the fact at roll call
 _MOST_COUNTS, MOST_TARGETS = 50, 15  # a fact of the roll call is a short text
-_LARGEST = 1e100  # of any mean: larger ones cannot be drawn
-_LISTS = {
-    "counts": _MOST_COUNTS,
-    "target_mean": MOST_TARGETS,
-    "target_std": MOST_TARGETS,
-}
+_Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**53)]
+_Means: TypeAlias = Annotated[tuple[float, ...], Field(max_length=MOST_TARGETS)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,16 +376,16 @@ class Statistics:
         Of each of the first 15 targets that are numbers.
     """
 
-    num_graphs: int
-    num_nodes: int
+    num_graphs: _Count
+    num_nodes: _Count
     nodes_per_graph: float
     edges_per_graph: float
     degree: float
     isolated: float
     homophily: float
-    counts: tuple[int, ...] = ()
-    target_mean: tuple[float, ...] = ()
-    target_std: tuple[float, ...] = ()
+    counts: Annotated[tuple[_Count, ...], Field(max_length=_MOST_COUNTS)] = ()
+    target_mean: _Means = ()
+    target_std: _Means = ()
 
     def to_json(self) -> str:
         """Write as a short text."""
@@ -426,22 +395,9 @@ class Statistics:
     def from_json(cls, text: str) -> Statistics | None:
         """Read what a client sent; None if these are no statistics."""
         try:
-            found = json.loads(text)
-            values = {f.name: found[f.name] for f in fields(cls)}
-        except (ValueError, KeyError, TypeError, RecursionError):
+            return TypeAdapter(cls).validate_json(text, strict=True)
+        except ValidationError:
             return None
-        for name, most in _LISTS.items():
-            if not isinstance(values[name], list) or len(values[name]) > most:
-                return None
-            values[name] = tuple(values[name])
-        counts = [values["num_graphs"], values["num_nodes"], *values["counts"]]
-        means = [v for name, v in values.items() if name not in _LISTS]
-        means += [*values["target_mean"], *values["target_std"]]
-        if not all(type(n) is int and 0 <= n < 2**53 for n in counts):
-            return None
-        if not all(type(n) in (int, float) and not abs(n) > _LARGEST for n in means):
-            return None
-        return cls(**values)
 
 
 def measure(partition: GraphPartition, *, is_binary: bool) -> Statistics:
@@ -457,12 +413,14 @@ def measure(partition: GraphPartition, *, is_binary: bool) -> Statistics:
     degrees, count, y = graphs.degrees(), len(graphs), np.asarray(graphs.y)
     found: dict[str, Any] = {}
     if not graphs.has_tasks:
-        found["counts"] = np.bincount(y[y >= 0], minlength=graphs.num_classes).tolist()
+        counts = np.bincount(y[y >= 0], minlength=graphs.num_classes)
+        found["counts"] = tuple(counts[:_MOST_COUNTS].tolist())
     elif is_binary:
-        found["counts"] = (y == 1).sum(axis=0).tolist()
+        found["counts"] = tuple((y == 1).sum(axis=0)[:_MOST_COUNTS].tolist())
     else:
-        found["target_mean"] = [_rounded(c[~np.isnan(c)], np.mean) for c in y.T]
-        found["target_std"] = [_rounded(c[~np.isnan(c)], np.std) for c in y.T]
+        known = [c[~np.isnan(c)] for c in y.T[:MOST_TARGETS]]
+        found["target_mean"] = tuple(_rounded(c, np.mean) for c in known)
+        found["target_std"] = tuple(_rounded(c, np.std) for c in known)
     return Statistics(
         num_graphs=count,
         num_nodes=graphs.num_nodes,
@@ -471,7 +429,7 @@ def measure(partition: GraphPartition, *, is_binary: bool) -> Statistics:
         degree=_rounded(degrees, np.mean),
         isolated=_rounded(degrees == 0, np.mean),
         homophily=_homophily(partition),
-        **{name: tuple(values[: _LISTS[name]]) for name, values in found.items()},
+        **found,
     )
 
 

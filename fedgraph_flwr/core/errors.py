@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import re
-import sys
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
+from .words import shortened
+
 _PLUGINS = ("plugins.", "examples.")
-_CALLED = re.compile(r"(\w+)\.(\w+)\(\) (?:takes|missing|got)")
-_MOST, _NEAREST, _LONGEST = 40, 8, 200
+_MOST, _NEAREST = 40, 8
 _OTHERS = {  # what other programs call it
     "clients": "num-clients",
     "epochs": "local-epochs",
@@ -84,12 +83,6 @@ def _place_in_plugin(error: BaseException) -> str:
         for frame, line in traceback.walk_tb(error.__traceback__)
         if str(frame.f_globals.get("__name__")).startswith(_PLUGINS)
     ]
-    if not passed and (called := _CALLED.match(str(error))):
-        ours = [m for n, m in sys.modules.items() if n.startswith(_PLUGINS)]
-        for module in ours:  # arguments that its function does not take
-            found = getattr(getattr(module, called[1], None), called[2], None)
-            if code := getattr(found, "__code__", None):
-                return f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
     return passed[-1] if passed else ""
 
 
@@ -106,38 +99,17 @@ def unknown_name(what: str, got: str, known: Iterable[str], cure: str) -> str:
     Of a table too long to print only the nearest names are given. Of a key with a dot,
     whose table is there, only keys of that table.
     """
-    known = list(known)
+    names = sorted(known)
     table, dot, _ = got.partition(".")
-    known = [n for n in known if dot and n.startswith(table + dot)] or known
-    names = {n.lower(): n for n in sorted(known)}
+    names = [n for n in names if dot and n.startswith(table + dot)] or names
     asked = _OTHERS.get(got.lower(), got.lower())
     if (plus := asked.removesuffix("-plus") + "+") in names:  # as presets say it
         asked = plus
-    near = nearest(asked, known)
+    near = nearest(asked, names)
     hint = f" Did you mean {near!r}?" if near else ""
+    listed = f"Known: {', '.join(names)}"
     if len(names) > _MOST:
-        ranked = difflib.get_close_matches(asked, names, n=_NEAREST, cutoff=0.0)
-        listed = f"Nearest of {len(names)}: {', '.join(names[n] for n in ranked)}"
-    else:
-        listed = f"Known: {', '.join(sorted(known))}"
-    shown = repr(got) if len(got) <= _LONGEST else f"{got[:_LONGEST]!r}... (cut short)"
-    return f"unknown {what} {shown}.{hint} {cure} {listed}."
-
-
-def wrong_return(owner: type, name: str, wanted: str, got: object) -> RunFailedError:
-    """Make the error about what a method of a plug-in returns.
-
-    Parameters
-    ----------
-    owner : type
-        The plug-in's class.
-    name : str
-        Of the method.
-    wanted : str
-        What it must return, in words.
-    got : object
-    """
-    return RunFailedError(
-        f"{name}() of {owner.__name__} must return {wanted}, got a"
-        f" {type(got).__name__}; mend it"
-    )
+        lower = {n.lower(): n for n in names}
+        ranked = difflib.get_close_matches(asked, lower, n=_NEAREST, cutoff=0.0)
+        listed = f"Nearest of {len(names)}: {', '.join(lower[n] for n in ranked)}"
+    return f"unknown {what} {shortened(repr(got))}.{hint} {cure} {listed}."

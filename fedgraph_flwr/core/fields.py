@@ -13,6 +13,7 @@ from enum import Enum
 from functools import cache
 
 LARGEST = 1e100  # of any number: sums and squares of such are finite
+_HAIR = 1e-9
 COMPUTED = "features that a trained model computes"  # ``what`` of several methods
 
 
@@ -78,11 +79,16 @@ class Field:
     pattern: str = ".{0,1000}"
     words: str = "a short text"
 
-    def holds(self, text: object) -> bool:
-        """Whether a value is a text as this field has it."""
-        if not isinstance(text, str):
-            return False
-        return re.fullmatch(self.pattern, text, re.DOTALL) is not None
+    def wrong(self, value: object) -> str:
+        """Say what a value should be; "" if it is that."""
+        if self.kind is Kind.TEXT:
+            is_text = isinstance(value, str)
+            is_right = is_text and re.fullmatch(self.pattern, str(value), re.DOTALL)
+            return "" if is_right else self.words
+        low, high = self.least - _HAIR, self.most + _HAIR  # of a share, rounded
+        if isinstance(value, int | float) and low <= value <= high:  # NaN is not
+            return ""
+        return f"a number from {self.least:g} to {self.most:g}"
 
     def match(self, name: str) -> re.Match[str] | None:
         """Match a name in a reply; None if it is of another field."""

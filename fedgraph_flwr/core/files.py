@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import secrets
 import shutil
 import unicodedata
@@ -31,7 +32,7 @@ Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 _PARTIAL = ".tmp"  # end of the names of files that are being written
 _ABOUT = "about"  # entry with the checksum and the text
 _BUFFER = 2**17  # bytes that are written at once
-_STARTS = ("\t", "\r", "\n")  # of cells that some spreadsheets split
+_FORMULA, _STARTS = ("=", "+", "-", "@"), ("\t", "\r", "\n")  # of cells
 _PRIVATE, _ENTER = 0o600, 0o700  # modes of files of arrays, and of folders of a user
 
 
@@ -237,17 +238,12 @@ def inert(cell: object) -> object:
     Before one that begins like a formula, and is no number, stands an apostrophe. White
     space and invisible characters are passed over, and wide forms are taken for plain.
     """
-    if not isinstance(cell, str):
-        return cell
-    plain_text = unicodedata.normalize("NFKC", cell)
-    seen = (c for c in plain_text if c.isprintable() and not c.isspace())
-    if next(seen, "") not in ("=", "+", "-", "@") and cell[:1] not in _STARTS:
-        return cell
-    try:
-        float(cell)
-    except ValueError:
-        return f"'{cell}"
-    return cell
+    text = unicodedata.normalize("NFKC", cell) if isinstance(cell, str) else ""
+    seen = next((c for c in text if c.isprintable() and not c.isspace()), "")
+    number = r"\s*[-+]?([0-9.]+(e[-+]?[0-9]+)?|inf|nan)\s*"
+    is_number = re.fullmatch(number, text)
+    is_formula = seen in _FORMULA or str(cell)[:1] in _STARTS
+    return f"'{cell}" if text and is_formula and not is_number else cell
 
 
 def write_json(path: Path, value: object) -> None:

@@ -69,11 +69,6 @@ class Method:
 
     def __post_init__(self) -> None:
         for params in (self.params, *self.params_of.values()):
-            if not (isinstance(params, type) and issubclass(params, Settings)):
-                raise ConfigError(
-                    "params of a method must be a class derived from Settings, got"
-                    f" {params!r}"
-                )
             declared = get_annotations(params)
             names = {n for n, t in declared.items() if "ClassVar" not in str(t)}
             if not is_dataclass(params) or names - {f.name for f in fields(params)}:

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ConfigError, WireError
+from .errors import WireError
 from .network import Topology
 
-KINDS = ("metropolis", "uniform", "samples", "file")
-_SUM_ERROR = 1e-9
+KINDS = ("metropolis", "uniform", "samples")
 MOST_ENTRY = 1000.0  # no number of a letter's network is larger: none has batch norm
 
 
@@ -33,13 +32,7 @@ class Peer:
     num_examples: int
 
 
-def mixing_row(
-    kind: str,
-    client: int,
-    peers: Mapping[int, Peer],
-    *,
-    given: Mapping[int, float] | None = None,
-) -> dict[int, float]:
+def mixing_row(kind: str, client: int, peers: Mapping[int, Peer]) -> dict[int, float]:
     """Weights of the models that ``client`` mixes, by client, ascending.
 
     Parameters
@@ -47,20 +40,13 @@ def mixing_row(
     kind : str
         "metropolis": 1 / (1 + max(deg_k, deg_j)) of a neighbour, the rest of itself.
         "uniform": all the same. "samples": in proportion to training graphs, or
-        all the same if there are none. "file": as in ``given``.
+        all the same if there are none.
     client : int
     peers : mapping of int to Peer
         The client itself and those neighbours whose models arrived. What a missing
-        neighbour would have weighed goes to the client itself under "metropolis" and
-        "file", so that M stays symmetric and doubly stochastic over those that are
-        left, and to all in proportion under "uniform" and "samples".
-    given : mapping of int to float, optional
-        The user's row of the whole M.
-
-    Raises
-    ------
-    ConfigError
-        "file" without a row, or weights that are not >= 0 or do not sum to 1.
+        neighbour would have weighed goes to the client itself under "metropolis", so
+        that M stays symmetric and doubly stochastic over those that are left, and to
+        all in proportion under "uniform" and "samples".
     """
     order = sorted(peers)
     total = sum(peers[j].num_examples for j in order)
@@ -70,35 +56,10 @@ def mixing_row(
         row = {j: peers[j].num_examples / total for j in order}
     else:
         others = [j for j in order if j != client]
-        if kind == "metropolis":
-            own = peers[client].num_neighbours
-            row = {j: 1 / (1 + max(own, peers[j].num_neighbours)) for j in others}
-        else:
-            row = {j: _weight(client, given, j) for j in others}
+        own = peers[client].num_neighbours
+        row = {j: 1 / (1 + max(own, peers[j].num_neighbours)) for j in others}
         row[client] = 1 - sum(row.values())
-    check_row(client, row)
     return dict(sorted(row.items()))
-
-
-def _weight(client: int, given: Mapping[int, float] | None, neighbour: int) -> float:
-    if given is None or neighbour not in given:
-        raise ConfigError(
-            f"weights is 'file', but client {client} was given no weight for"
-            f" neighbour {neighbour}; set topology to 'file' and write a"
-            " weight behind every edge"
-        )
-    return given[neighbour]
-
-
-def check_row(client: int, row: Mapping[int, float]) -> None:
-    """Raise ConfigError unless a row's weights are >= 0 and sum to 1."""
-    total = sum(row.values())
-    if not abs(total - 1) <= _SUM_ERROR or not min(row.values()) >= -_SUM_ERROR:
-        raise ConfigError(
-            f"mixing weights of client {client} must be >= 0 and sum to 1, got"
-            f" {dict(sorted(row.items()))}, which sum to {total:.10g}; set"
-            " weights in the run config"
-        )
 
 
 def mix(
@@ -207,8 +168,7 @@ def mixing_matrix(
             j: Peer(num_neighbours=len(neighbours[j]), num_examples=num_examples[j])
             for j in (k, *neighbours[k])
         }
-        row = mixing_row(kind, k, peers, given=topology.weights.get(k))
-        for j, weight in row.items():
+        for j, weight in mixing_row(kind, k, peers).items():
             m[at[k], at[j]] = weight
     return m
 

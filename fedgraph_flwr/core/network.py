@@ -5,14 +5,13 @@ A topology says nothing of how neighbours' models are weighed; see ``mixing.py``
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TypeAlias
 
-from pydantic import Field, StrictInt, TypeAdapter, ValidationError
+from pydantic import StrictInt, TypeAdapter, ValidationError
 
 from .errors import ConfigError
 from .rules import read_toml
@@ -21,12 +20,7 @@ from .words import shortened
 
 KINDS = ("complete", "ring", "random-regular", "star", "watts-strogatz", "file")
 Neighbours: TypeAlias = Mapping[int, tuple[int, ...]]
-Weights: TypeAlias = Mapping[int, Mapping[int, float]]
-_Weight = Annotated[float, Field(strict=True, ge=0, le=1)]
-_EDGES: TypeAdapter[Any] = TypeAdapter(
-    list[tuple[StrictInt, StrictInt]] | list[tuple[StrictInt, StrictInt, _Weight]]
-)
-_ROW_ERROR = 1e-9  # a row of weights, written in decimals, may miss 1 by this much
+_EDGES = TypeAdapter(list[tuple[StrictInt, StrictInt]])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +33,10 @@ class Topology:
         Key of ``KINDS``.
     neighbours : mapping of int to tuple of int
         Ascending; symmetric; a client is not its own neighbour.
-    weights : mapping of int to mapping of int to float
-        Rows of the mixing matrix given by the user, each with the client itself;
-        empty where none are.
     """
 
     kind: str
     neighbours: Neighbours
-    weights: Weights = field(default_factory=dict)
 
     @property
     def edges(self) -> list[tuple[int, int]]:
@@ -176,101 +166,31 @@ def _sorted(edges: Iterable[tuple[int, int]], num_clients: int) -> Neighbours:
 
 
 def read_edges(path: str, num_clients: int) -> Topology:
-    """Read a topology from a TOML file.
-
-    ``edges = [[0, 1], [1, 2]]`` lists every edge once, or every edge in both
-    directions. A third number, on all of them or none, is the weight with which the
-    first client mixes the second's model; ``[0, 0, 0.4]`` is a client's weight of its
-    own, without which that is 1 less the others.
+    """Read a topology from a TOML file: ``edges = [[0, 1], [1, 2]]``.
 
     Raises
     ------
     ConfigError
-        Not readable; an unknown client; an edge that lacks its reverse or weighs
-        differently there; weights that are negative or do not sum to 1.
+        The file cannot be read, or an edge does not join two clients of the run.
     """
     if not path:
         raise ConfigError(
             "topology is 'file', but edges-file is empty; set it to"
             " the absolute path of a TOML file with edges = [[0, 1], [1, 2]]"
         )
+    content = read_toml(Path(path))
     try:
-        content = read_toml(Path(path))
-    except ConfigError as error:
-        raise ConfigError(
-            f"edge list {path} cannot be read: {error}; correct edges-file or the file"
-        ) from error
-    rows = _check_rows(path, content, num_clients)
-    given = {(row[0], row[1]): row[2:] for row in rows}
-    loops = {k: given.pop((k, k)) for k in range(num_clients) if (k, k) in given}
-    if any((j, k) in given for k, j in given):
-        _check_symmetric(path, given)
-    is_weighted = bool(rows) and len(rows[0]) == 3
-    neighbours = _sorted(given, num_clients)
-    weights: Weights = {}
-    if is_weighted:
-        of_edge = {frozenset(edge): float(w[0]) for edge, w in given.items()}
-        weights = {
-            k: _row(path, k, {j: of_edge[frozenset((k, j))] for j in peers}, loops)
-            for k, peers in neighbours.items()
-        }
-    return Topology(kind="file", neighbours=neighbours, weights=weights)
-
-
-def _check_rows(
-    path: str, content: Mapping[str, Any], num_clients: int
-) -> list[tuple[Any, ...]]:
-    try:
-        rows: list[tuple[Any, ...]] = _EDGES.validate_python(content.get("edges"))
+        edges: list[tuple[int, int]] = _EDGES.validate_python(content.get("edges"))
     except ValidationError as error:
         raise ConfigError(
             f"edge list {path} must hold edges = [[0, 1], [1, 2]], every edge [client,"
-            " client], or every edge [client, client, weight] with a number from 0 to"
-            f" 1; got {shortened(content)}"
+            f" client]; got {shortened(content)}"
         ) from error
-    ends = [row[:2] for row in rows]
-    if unknown := [k for edge in ends for k in edge if not 0 <= k < num_clients]:
+    if bad := [
+        e for e in edges if e[0] == e[1] or not 0 <= min(e) <= max(e) < num_clients
+    ]:
         raise ConfigError(
-            f"edge list {path} has the unknown neighbour {unknown[0]}; clients are 0 to"
+            f"edge list {path} has {list(bad[0])}, which must join two clients of 0 to"
             f" {num_clients - 1}"
         )
-    if repeated := sorted(edge for edge, count in Counter(ends).items() if count > 1):
-        raise ConfigError(
-            f"edge list {path} has {list(repeated[0])} twice; write every edge once"
-        )
-    if loops := [row[0] for row in rows if len(row) == 2 and row[0] == row[1]]:
-        raise ConfigError(
-            f"edge list {path} joins client {loops[0]} to itself; only an edge with a"
-            " weight may"
-        )
-    return rows
-
-
-def _check_symmetric(
-    path: str, given: Mapping[tuple[Any, ...], tuple[Any, ...]]
-) -> None:
-    for (one, other), weight in given.items():
-        if given.get((other, one)) != weight:
-            there = given.get((other, one))
-            what = "is missing" if there is None else f"weighs {there[0]}"
-            raise ConfigError(
-                f"asymmetric edge list {path}: {[one, other, *weight]} is there, its"
-                f" reverse {what}; write every edge once, or all of them in both"
-                " directions with equal weights"
-            )
-
-
-def _row(
-    path: str, client: int, row: dict[int, float], loops: Mapping[int, tuple[Any, ...]]
-) -> dict[int, float]:
-    """One row of the mixing matrix, ascending, with the client's weight of its own."""
-    others = sum(row.values())
-    own = float(loops[client][0]) if client in loops else 1 - others
-    if abs(own + others - 1) > _ROW_ERROR or own < 0:
-        raise ConfigError(
-            f"edge list {path}: mixing weights of client {client} sum to"
-            f" {others + max(own, 0):.10g}, not to 1"
-            f" ({dict(sorted({**row, client: own}.items()))}); change them, or leave"
-            f" out [{client}, {client}, ...] to have the rest filled in"
-        )
-    return dict(sorted({**row, client: own}.items()))
+    return Topology(kind="file", neighbours=_sorted(edges, num_clients))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.util import cache_from_source, find_spec
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -144,91 +142,49 @@ def one_name(name: str, kind: type[T]) -> str:
 def sha256(module: str) -> str:
     """SHA-256 of a plug-in's source, as it is when this process first asks.
 
-    The source is the module's file, or all Python files of its package; with a module
-    of the bundle also what it imports from the bundle's ``plugins`` and ``examples``.
+    The source is the module's file, or those Python files of its package that travel
+    with a run.
     """
-    found = _import(module)
-    file = Path(str(found.__file__)).resolve()
-    depth = found.__name__.count(".") + (file.name == "__init__.py")
-    base = file.parents[depth]
-    if origin(module) is not None:
-        base = _ROOT
+    file, is_ours = Path(str(_import(module).__file__)).resolve(), origin(module)
+    depth = module.count(".") + (file.name == "__init__.py")
+    base = _ROOT if is_ours else file.parents[depth]
+    parts = file.relative_to(base).parts
+    package = parts[: 2 if is_ours else 1]  # below plugins/ or examples/
+    files = [file]
+    if len(parts) > len(package):
+        beside = filter(Path.is_file, base.joinpath(*package).rglob("*.py"))
+        files = [p for p in beside if not (is_ours and _why_left_out(p))]
     digest = hashlib.sha256()
-    for path in sorted(_sources(file, base)):
+    for path in sorted(files):
         digest.update(f"{path.relative_to(base).as_posix()}\0".encode())
         digest.update(f"{path.stat().st_size}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 
 
-def _sources(file: Path, base: Path) -> set[Path]:
-    """Files of a plug-in: its own, and of the bundle's folders what it imports."""
-    found: set[Path] = set()
-    todo = _unit(file, base)
-    while todo:
-        path = todo.pop()
-        if path not in found:
-            found.add(path)
-            near = [] if base != _ROOT else [origin(m) for m in _imports(path)]
-            todo += [p for f in near if f is not None for p in _unit(f, base)]
-    return found
-
-
-def _unit(file: Path, base: Path) -> list[Path]:
-    """Return a module's file, or the files of the package that it is in.
-
-    Of a package of the bundle those that travel, so that both ends have one hash.
-    """
-    parts = file.relative_to(base).parts
-    top = 1 if base == _ROOT else 0  # below plugins/ or examples/
-    if len(parts) == top + 1:
-        return [file]
-    beside = filter(Path.is_file, base.joinpath(*parts[: top + 1]).rglob("*.py"))
-    return [file, *(p for p in beside if base != _ROOT or not _why_left_out(p))]
-
-
-def _imports(file: Path) -> Iterator[str]:
-    """Absolute names of all that a file of the bundle may import, modules or not."""
-    here = file.relative_to(_ROOT).parent.parts
-    try:
-        tree = ast.parse(file.read_bytes(), file)
-    except (SyntaxError, ValueError, RecursionError):  # nor can Python import it
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (n.name for n in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            package = here[: len(here) - node.level + 1] if node.level else ()
-            name = ".".join([*package, *((node.module,) if node.module else ())])
-            yield name
-            yield from (f"{name}.{n.name}" for n in node.names)
-
-
 @cache
 def _import(module: str) -> ModuleType:
-    file = origin(module)
-    if file is None:
-        name = module
-        _find_outside(module)
-    else:
-        for path in sorted(_sources(file, _ROOT)):
-            if why := _why_left_out(path):
-                raise ConfigError(
-                    f"plug-in {module!r}: {path} {why}, as Flower's bundle carries no"
-                    " links, no tests and nothing that .gitignore names"
-                )
-            # Python takes old byte code for that of a source of the same length and
-            # second, and our hash would name another source than the one that runs.
-            with suppress(OSError):
-                Path(cache_from_source(str(path))).unlink()
+    file, name = origin(module), module
+    cure = f"correct {file}"
+    if file is not None:
+        if why := _why_left_out(file):
+            raise ConfigError(
+                f"plug-in {module!r}: {file} {why}, as Flower's bundle carries no"
+                " links, no tests and nothing that .gitignore names"
+            )
         parts = file.relative_to(_ROOT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    elif find_spec(first := module.partition(".")[0]) is None:
+        cure = (
+            f"put {first}.py into {_ROOT / PLUGINS}, which travels with a run, or"
+            f" install it wherever the run computes (here: {sys.executable}), and start"
+            " Flower's SuperLink anew"
+        )
     try:
         found = importlib.import_module(name)
     except (Exception, SystemExit) as error:
         why = f"{type(error).__name__}: {error}"
         raise ConfigError(
-            f"plug-in {module!r} cannot be imported: {why}; correct"
-            f" {file or 'that module'}"
+            f"plug-in {module!r} cannot be imported: {why}; {cure}"
         ) from error
     loaded = getattr(found, "__file__", None)
     if loaded is None or (file is not None and Path(loaded).resolve() != file):
@@ -246,30 +202,12 @@ def _why_left_out(file: Path) -> str:
     The names are those of Flower's ``FAB_EXCLUDE_PATTERNS`` and of ``.gitignore``.
     """
     if file.resolve() != file:
-        return (
-            f"is a link, or lies in one, to {file.resolve()}; put the file itself there"
-        )
+        return f"is a link to {file.resolve()}; put the file itself there"
     if file.name.startswith("test_") or file.name.endswith("_test.py"):
         return "is named as a test is; rename it"
     if unsent := _UNSENT.intersection(file.relative_to(_ROOT).parts):
         return f"lies in a folder {min(unsent)}; rename that"
     return ""
-
-
-def _find_outside(module: str) -> None:
-    """Refuse a module that does not exist; say where it was looked for."""
-    first = module.partition(".")[0]
-    if first in sys.modules or find_spec(first) is not None:
-        return
-    folder = _ROOT / PLUGINS
-    here = sorted(p.stem for p in folder.glob("[!_]*") if p.suffix in ("", ".py"))
-    raise ConfigError(
-        f"there is no plug-in {module!r}: {folder} holds"
-        f" {', '.join(here) or 'none'}, and no module of that name is installed here"
-        f" ({sys.executable}). Put {first}.py into the project's folder plugins, which"
-        " travels with a run, or install the module wherever the run computes, and"
-        " start Flower's SuperLink anew"
-    )
 
 
 def forget(*modules: str) -> None:
@@ -294,20 +232,18 @@ def read_params(given: str) -> dict[str, Value]:
     ConfigError
         It is not the inside of an inline table, or a value is a list or a table.
     """
-    wanted = (
-        "plugin.params must be key = value, separated by commas, on one line, texts in"
-        " quotes, as in \"mu = 0.1, mode = 'fast'\""
-    )
     try:
         found = tomllib.loads(f"params = {{{given}}}")
+        values: dict[str, Value] = found.pop("params")
+        is_plain = all(isinstance(v, bool | int | float | str) for v in values.values())
+        if found or not is_plain:
+            raise ValueError("give each a text, number, true or false")
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{wanted}; got {shown(given)}: {error}") from error
-    values: dict[str, Value] = found.pop("params")
-    is_plain = all(isinstance(v, bool | int | float | str) for v in values.values())
-    if found or not is_plain:
         raise ConfigError(
-            f"{wanted}; got {shown(given)}; give each a text, number, true or false"
-        )
+            "plugin.params must be key = value, separated by commas, on one line, texts"
+            " in quotes, as in \"mu = 0.1, mode = 'fast'\"; got"
+            f" {shown(given)}: {error}"
+        ) from error
     return values
 
 

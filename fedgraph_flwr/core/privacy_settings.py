@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .config import RunSettings, Settings
 from .errors import ConfigError
@@ -179,60 +179,28 @@ def check_privacy(
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class EdgeTotal:
-    """Largest epsilon of an edge against an observer of all that clients send.
-
-    ``clients``, at whatever sites, hold the graph and draw views of it, each of them
-    for ``epsilon``; ``lifetime`` is that of all runs. With one it is of one site, whose
-    clients' draws are added up; what other sites draw of the same graph is not known.
-    """
-
-    clients: int
-    epsilon: float
-    lifetime: float
-
-    @property
-    def total(self) -> float:
-        """Epsilon of all these clients together, in the run."""
-        return self.clients * self.epsilon
-
-    def to_json(self) -> dict[str, float]:
-        """Numbers for ``summary.json``."""
-        return {
-            "clients": self.clients,
-            "epsilon": self.epsilon,
-            "total": self.total,
-            "total_lifetime": self.clients * self.lifetime,
-        }
-
-    def describe(self, graph: str) -> str:
-        """Say in one line what was spent of each ``graph``."""
-        product = f" ({self.clients} clients x {at_most(self.epsilon, 6)})"
-        over_all = f" ({at_most(self.clients * self.lifetime, 6)} over all runs)"
-        is_shared = self.clients > 1
-        return (
-            f"epsilon {at_most(self.total, 6)}{product if is_shared else ''} in total"
-            f" per {graph}{'' if is_shared else ' and site'}, at most"
-            f"{over_all if self.lifetime > self.epsilon else ''}"
-        )
-
-
-def edge_totals(spent: Mapping[int, Mapping[str, float]]) -> dict[str, EdgeTotal]:
-    """Epsilon of edges by kind of graph; empty if no edge is protected.
+def edge_totals(
+    spent: Mapping[int, Mapping[str, float]],
+) -> dict[str, dict[str, float]]:
+    """Largest epsilon of an edge, by kind of graph; empty if no edge is protected.
 
     Of any "graph" of a site, or, where clients hold the same validation and test
     graphs, of a "training graph" of a site and of a "validation or test graph", which
-    each client of every site charges.
+    each client of every site charges. ``total`` is ``epsilon`` times ``clients``, which
+    hold the graph at whatever sites; ``total_lifetime`` that of all runs. What other
+    sites draw of the same graph is not known.
     """
     clients = [s for s in spent.values() if EDGE in s]
 
-    def total(name: str, num_clients: int) -> EdgeTotal:
-        return EdgeTotal(
-            clients=num_clients,
-            epsilon=max(s.get(name + OF_SITE, s[name]) for s in clients),
-            lifetime=max(s.get(name + OVER_RUNS, 0.0) for s in clients),
-        )
+    def total(name: str, num_clients: int) -> dict[str, float]:
+        epsilon = max(s.get(name + OF_SITE, s[name]) for s in clients)
+        lifetime = max(s.get(name + OVER_RUNS, 0.0) for s in clients)
+        return {
+            "clients": num_clients,
+            "epsilon": epsilon,
+            "total": num_clients * epsilon,
+            "total_lifetime": num_clients * lifetime,
+        }
 
     if not clients:
         return {}
@@ -242,10 +210,22 @@ def edge_totals(spent: Mapping[int, Mapping[str, float]]) -> dict[str, EdgeTotal
     # Earlier runs may have had more clients, or others: one site knows of its own. What
     # it says of any graph is of a shared one if that of training graphs is less.
     of_any = max(s.get(EDGE + OVER_RUNS, 0.0) for s in clients)
-    is_first = train.lifetime <= train.epsilon and of_any <= train.lifetime
-    if not is_first and of_any > len(clients) * shared.lifetime * (1 + _ROUNDING):
-        shared = replace(shared, lifetime=of_any / len(clients))
+    is_first = of_any <= train["total_lifetime"] <= train["total"]
+    if not is_first and of_any > shared["total_lifetime"] * (1 + _ROUNDING):
+        shared["total_lifetime"] = of_any
     return {"training graph": train, "validation or test graph": shared}
+
+
+def _describe_edges(graph: str, found: Mapping[str, float]) -> str:
+    """Say in one line what was spent of each ``graph``."""
+    is_shared = found["clients"] > 1
+    each = f" ({found['clients']} clients x {at_most(found['epsilon'], 6)})"
+    over_all = f" ({at_most(found['total_lifetime'], 6)} over all runs)"
+    return (
+        f"epsilon {at_most(found['total'], 6)}{each if is_shared else ''} in total"
+        f" per {graph}{'' if is_shared else ' and site'}, at most"
+        f"{over_all if found['total_lifetime'] > found['total'] else ''}"
+    )
 
 
 def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") -> str:
@@ -258,7 +238,7 @@ def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") ->
     parts = []
     if edge:
         only = f" adjacency only, features {features!r} depend on edges;"
-        totals = ", ".join(total.describe(graph) for graph, total in edge.items())
+        totals = ", ".join(_describe_edges(*row) for row in edge.items())
         parts.append(
             f"edges: {totals};"
             f"{_by_client(EDGE, spent)}"

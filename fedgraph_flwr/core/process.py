@@ -16,6 +16,7 @@ import logging
 import multiprocessing
 import os
 import re
+import resource
 import threading
 import time
 import traceback
@@ -29,6 +30,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
+import psutil
 from flwr.common.logger import log
 from typing_extensions import override
 
@@ -71,18 +73,10 @@ def _end_with_parent() -> None:
 
 
 def resident_bytes(*, at_most: bool = False) -> int:
-    """Return the memory that this process holds now, or the most it ever held.
-
-    Raises
-    ------
-    RuntimeError
-        The system is not Linux.
-    """
-    name, status = "VmHWM" if at_most else "VmRSS", Path("/proc/self/status")
-    text = status.read_text() if status.is_file() else ""
-    if not (found := re.search(rf"{name}:\s+(\d+) kB", text)):
-        raise RuntimeError(f"{status} does not tell {name}; run this on Linux")
-    return int(found.group(1)) * 1024
+    """Return the memory that this process holds now, or the most it ever held."""
+    if at_most:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(psutil.Process().memory_info().rss)
 
 
 class Kept(Generic[T]):
@@ -134,7 +128,6 @@ class Kept(Generic[T]):
 def num_bytes(value: Any) -> int:
     """Bytes of all arrays and tensors that a value holds; those on disk are free."""
     seen: set[int] = set()
-    places: set[tuple[int, int]] = set()
 
     def count(part: Any) -> int:
         if id(part) in seen or isinstance(part, np.memmap):
@@ -142,29 +135,17 @@ def num_bytes(value: Any) -> int:
         seen.add(id(part))
         if getattr(part, "is_sparse_csr", False):  # whose ``nbytes`` counts zeros
             parts = part.crow_indices(), part.col_indices(), part.values()
-            return sum(new(t.data_ptr(), t.nbytes) for t in parts)
-        if isinstance(part, np.ndarray):
-            return new(part.ctypes.data, part.nbytes)
-        if hasattr(part, "data_ptr"):  # a tensor, which may be that of an array
-            return new(part.data_ptr(), part.nbytes)
+            return sum(int(t.nbytes) for t in parts)
         if isinstance(size := getattr(part, "nbytes", None), int):
             return size
-        if is_dataclass(part) and not isinstance(part, type):
-            # What is there, not by name: a property would make what nobody asked for.
-            return sum(map(count, vars(part).values()))
         if isinstance(part, Mapping):
             return sum(map(count, part.values()))
         if isinstance(part, list | tuple):
             return sum(map(count, part))
-        named = getattr(part, "__dict__", None)
+        # What is there, not by name: a property would make what nobody asked for.
         is_ours = type(part).__module__.partition(".")[0] in ("clients", "datasets")
-        return sum(map(count, named.values())) if named and is_ours else 0
-
-    def new(place: int, size: int) -> int:
-        if (place, size) in places:
-            return 0
-        places.add((place, size))
-        return size
+        named = vars(part) if is_ours or is_dataclass(part) else {}
+        return sum(map(count, named.values()))
 
     return count(value)
 

@@ -148,7 +148,7 @@ class Rule:
             return False
         above = self.low < value if self.low_open else self.low <= value
         below = value < self.high if self.high_open else value <= self.high
-        return above and below and _is_finite(value)
+        return above and below and math.isfinite(value)
 
 
 class _ClientChoice(Rule):
@@ -157,13 +157,6 @@ class _ClientChoice(Rule):
     def allows(self, value: object) -> bool:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return super().allows(f"{value:g}" if is_number else value)
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an int beyond every float
-        return False
 
 
 def shown(value: object) -> str:
@@ -243,9 +236,6 @@ def flag(default: bool | str, *, auto: bool = False) -> Any:
     return setting(default, Rule(bool, auto=auto))
 
 
-_DEPTH = 20  # of tables and lists
-
-
 def toml_value(value: bool | float | str) -> str:
     """Write a value of a run config as TOML does.
 
@@ -267,8 +257,7 @@ def read_toml(path: Path, content: bytes | None = None) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        It cannot be read, is not UTF-8 or no TOML, has tables or lists nested deeper
-        than anyone needs, or an int beyond 64 bits.
+        It cannot be read, is not UTF-8, or is no TOML.
     """
     try:
         found = path.read_bytes() if content is None else content
@@ -283,15 +272,4 @@ def read_toml(path: Path, content: bytes | None = None) -> dict[str, Any]:
         raise ConfigError(
             f"{path} is not valid TOML: {error}; correct it (UTF-8 text, as on toml.io)"
         ) from error
-    level: list[Any] = [table]
-    for _ in range(_DEPTH):
-        parts = [v.values() if isinstance(v, dict) else v for v in level]
-        values = [v for part in parts for v in part]
-        if any(type(v) is int and not -(2**63) <= v < 2**63 for v in values):
-            raise ConfigError(f"{path} has an int beyond 64 bits; correct it")
-        level = [v for v in values if isinstance(v, dict | list)]
-        if not level:
-            return table
-    raise ConfigError(
-        f"{path} has tables or lists nested more than {_DEPTH} deep; flatten them"
-    )
+    return table

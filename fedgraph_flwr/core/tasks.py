@@ -107,24 +107,6 @@ class EmbeddingSettings(TaskSettings):
                 " of its own, got 'pooled': embeddings of different encoders cannot be"
                 " clustered together; set it to 'local' in the run config"
             )
-        if settings.split_noise_labels:
-            raise ConfigError(
-                "split-noise-labels must be 0 for embeddings, got"
-                f" {settings.split_noise_labels:g}: no label is learned from, and those"
-                " that judge stay right; set it to 0 in the run config"
-            )
-        if settings.evaluate_on == "all":
-            raise ConfigError(
-                "evaluate-on must be 'own' for embeddings, got 'all': they predict"
-                " nothing; embedding.evaluation 'pooled' scores all clients' graphs"
-                " together"
-            )
-        if settings.held_out_clients:
-            raise ConfigError(
-                "held-out-clients must be empty for embeddings, got"
-                f" {settings.held_out_clients!r}: all clients' embeddings are measured"
-                " after the same rounds; leave held-out-clients out of the run config"
-            )
         late = [r for r in self.drawn_rounds() if r > settings.num_server_rounds]
         if late or (self.figure_rounds and not self.pools):
             raise ConfigError(
@@ -259,7 +241,7 @@ class Task:
             if not holds(settings):
                 raise ConfigError(
                     f"{key} must be {words} for {self.name}, got {values[key]!r};"
-                    f" set {key} in the run config, or leave it 'auto'"
+                    f" set {key} in the run config, or leave it out"
                 )
 
 
@@ -294,6 +276,18 @@ GRAPH_EMBEDDING = Task(
         "shared-group": (lambda s: s.shared_group == "all", "'all'"),
         "dropout": (lambda s: s.dropout == 0, "0, as teachers and student compare,"),
         "batch-size": (lambda s: s.batch_size >= 2, ">= 2, to have negatives,"),
+        "split-noise-labels": (
+            lambda s: s.split_noise_labels == 0,
+            "0, as no label is learned from,",
+        ),
+        "evaluate-on": (
+            lambda s: s.evaluate_on == "own",
+            "'own', as embeddings predict nothing,",
+        ),
+        "held-out-clients": (
+            lambda s: not s.held_out_clients,
+            "empty, as all are measured after the same rounds,",
+        ),
     },
 )
 MULTI_TASK_REGRESSION = Task(

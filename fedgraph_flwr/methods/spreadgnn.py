@@ -10,7 +10,7 @@ encrypted for each neighbour.
 Message fields
 --------------
 roll call  fact ``public-key``: of the client, where letters are sealed.
-down       fact ``neighbours``: JSON, client -> {"key": ..., "weight": ...};
+down       fact ``neighbours``: JSON, client -> {"key": ...};
            ``from/<client>``: the last letter of that neighbour, unopened.
 up         ``to/<client>``: a letter for that neighbour; ``to/all``: for each of them;
            metric ``silent/<client>``: mixing rounds without mail of that neighbour, if

@@ -21,7 +21,7 @@ from strategies.base import AbstractGraphStrategy
 from strategies.replies import is_model
 from strategies.round_report import Evaluation, LedgerEntry, RoundReport
 
-from ..core.errors import ConfigError, DataError, StorageError, wrong_return
+from ..core.errors import ConfigError, DataError, RunFailedError, StorageError
 from ..core.files import (
     from_home,
     is_there,
@@ -443,8 +443,10 @@ def _state_of(strategy: AbstractGraphStrategy) -> tuple[NamedArrays, dict[str, A
         with suppress(TypeError, ValueError):
             json.dumps(state[1])
             return state
-    wanted = "two things, NumPy arrays by name and a dict that JSON can hold"
-    raise wrong_return(type(strategy), "state", wanted, state)
+    raise RunFailedError(
+        f"state() of {type(strategy).__name__} must return two things, NumPy arrays by"
+        f" name and a dict that JSON can hold, got a {type(state).__name__}; mend it"
+    )
 
 
 def _evaluation_row(e: Evaluation) -> tuple[Any, ...]:

@@ -273,7 +273,7 @@ def _spent(strategy: AbstractGraphStrategy, features: str) -> dict[str, Any] | N
     if not (words := describe(strategy.spent, features=features)):
         return None
     per_client = {str(c): s for c, s in sorted(strategy.spent.items()) if s}
-    totals = {g: total.to_json() for g, total in edge_totals(strategy.spent).items()}
+    totals = edge_totals(strategy.spent)
     return {"says": words, "edge_epsilon_per": totals, "per_client": per_client}
 
 

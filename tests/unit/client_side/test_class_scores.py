@@ -12,12 +12,12 @@ from sklearn import metrics
 from clients.tasks.scores import (
     Ranks,
     auc,
+    class_f1,
     macro_f1,
     of_classes,
     precision,
     rank_classes,
 )
-from fedgraph_flwr.core.embedding_scores import class_f1
 
 
 def scored(logits, y):

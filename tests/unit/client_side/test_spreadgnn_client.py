@@ -115,7 +115,7 @@ def make(tmp_path, **overrides):
     )
 
 
-ENTRY = {"key": "", "weight": None}
+ENTRY = {"key": ""}
 
 
 def message(mail=None):

@@ -18,7 +18,6 @@ from strategies.averaging import (
 )
 from strategies.fedavg import FedAvg
 from strategies.personal import mix
-from strategies.self_weight import pull_to_mean
 
 
 def test_by_hand():
@@ -69,9 +68,8 @@ def test_flowers_fedavg_agrees():
     [
         lambda models: weighted_mean(models, [1, 1]),
         lambda models: mix(models, np.ones((1, 2))),
-        lambda models: pull_to_mean(models, 0.5),
     ],
-    ids=["weighted_mean", "mix", "pull_to_mean"],
+    ids=["weighted_mean", "mix"],
 )
 def test_models_that_cannot_be_averaged(average, other, match):
     with pytest.raises(WireError, match=match):

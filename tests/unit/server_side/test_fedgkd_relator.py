@@ -13,12 +13,11 @@ from oracles import fedgkd as oracle
 from scipy.linalg import expm
 from threadpoolctl import threadpool_limits
 
-from fedgraph_flwr.core.errors import RunFailedError, WireError
-from strategies import fedgkd_relator
-from strategies.fedgkd_relator import (
+from fedgraph_flwr.core.errors import RunFailedError
+from strategies import fedgkd
+from strategies.fedgkd import (
     attention,
     collapse_risk,
-    largest_column_sum,
     relatedness,
     similarity,
 )
@@ -59,7 +58,7 @@ def test_relatedness_agrees_with_corrcoef_column_by_column(seed):
 
 def test_relatedness_has_the_same_bytes_on_any_number_of_cores(monkeypatch):
     features = random_features(5, num_clients=30, num_columns=40)
-    monkeypatch.setattr(fedgkd_relator, "_BLOCK", 30 * 6 * 4)  # ten blocks
+    monkeypatch.setattr(fedgkd, "_BLOCK", 30 * 6 * 4)  # ten blocks
     found = []
     for cores in (1, 2, 5):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
@@ -85,11 +84,6 @@ def test_without_a_valid_column_entries_are_zero_and_the_diagonal_one():
     for std, r in ((1e-9, 0), (1e-7, 1)):  # constant up to 1e-8
         nearly = std * np.array([[1.0], [-1.0], [1.0], [-1.0]])
         np.testing.assert_allclose(relatedness([nearly, nearly])[0, 1], r)
-
-
-def test_a_client_that_distils_another_number_of_nodes_is_refused():
-    with pytest.raises(WireError, match=r"\(5, 2\), \(6, 2\).*distil as many nodes"):
-        relatedness([np.zeros((6, 2)), np.zeros((5, 2))])
 
 
 # S ---------------------------------------------------------------------------------
@@ -139,10 +133,7 @@ def test_attention_is_a_softmax_of_rows(seed, tau_s, kernel, shift):
     np.testing.assert_allclose(attention(s + shift, tau_s), q, atol=1e-10)
 
 
-def test_how_much_one_client_counts():
-    assert largest_column_sum(np.full((4, 4), 0.25)) == 1
-    hub = np.array([[0.1, 0.9], [0.2, 0.8]])
-    assert largest_column_sum(hub) == pytest.approx(1.7)
+def test_when_tiny_differences_may_decide():
     assert not collapse_risk(50, 0.1)
     assert collapse_risk(51, 0.1)
 

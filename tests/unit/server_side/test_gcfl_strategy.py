@@ -14,8 +14,8 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.methods.gcfl import GCFLParams
-from strategies.gcfl import GCFLState, step
-from strategies.gcfl_clustering import (
+from strategies.gcfl import (
+    GCFLState,
     cosine_weights,
     dtw_distances,
     dtw_weights,
@@ -23,6 +23,7 @@ from strategies.gcfl_clustering import (
     max_update_norm,
     mean_update_norm,
     min_cut,
+    step,
 )
 
 SEEDS = range(6)
