@@ -172,13 +172,13 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
         notes=tuple(_notes(group, rule, model)),
     )
     also = {heading: f"{rule}:{m}" for m, heading in _ALSO.items() if is_headline}
-    precision = BESIDE[AVERAGE_PRECISION]
+    precision, is_rare = BESIDE[AVERAGE_PRECISION], any(map(_is_rare, group.runs))
     study = replace(
         model,
         rule=rule,
         paper=model.paper if targets else "",
         columns={**model.columns, **also, HELD_OUT: HELD_OUT, ON_ALL: ON_ALL},
-        also={precision: also[precision]} if is_headline and _rare(group) else {},
+        also={precision: also[precision]} if is_rare and is_headline else {},
         targets=targets,
     )
     return make_report(study, shown, by_row(results))
@@ -191,16 +191,10 @@ def model_of(task: str) -> Study:
     return studies.get(task) or studies[ANY_TASK]
 
 
-def _rare(group: Group) -> list[str]:
-    """Rows of which average precision chooses rounds, as a class is rare."""
-    chosen = {
-        k: [r.summary.get("rarest_class") for r in of] for k, of in group.rows.items()
-    }
-    return [
-        k
-        for k, of in chosen.items()
-        if any(r and r["chooses_by_precision"] for r in of)
-    ]
+def _is_rare(run: Run) -> bool:
+    """Whether average precision chooses the run's rounds, as a class is rare."""
+    found = run.summary.get("rarest_class")
+    return bool(found and found["chooses_by_precision"])
 
 
 def _target(model: Study, run: Run) -> Target | None:
@@ -236,22 +230,6 @@ def _notes(group: Group, rule: str, model: Study) -> list[str]:
             rows.setdefault(value, []).append(label)
         words = "; ".join(f"{v} ({', '.join(n)})" for v, n in rows.items())
         notes.append(f"rows differ in {key}: {words}.")
-    if baseline(group, "local") is None and model.task == ANY_TASK:
-        notes.append("no self-train run (method local): no gains.")
-    rare = _rare(group) if rule.startswith("best_val") else []
-    if 0 < len(rare) < len(group.rows):
-        words = "average precision chooses rounds of {}, accuracy those of other rows."
-        notes.append(words.format(", ".join(rare)))
-    for label, runs in group.rows.items():
-        read = [run.summary.get(rule) or {} for run in runs]
-        constant = sum(
-            len(r.get("one_class") or "-") == r.get("num_clients") for r in read
-        )
-        if constant:
-            notes.append(
-                f"{label}: each client's test predictions are all of one class in"
-                f" {constant} of {len(runs)} run(s)."
-            )
     failures = [r.path.name for r in group.runs if r.summary.get("failures")]
     if failures:
         notes.append(f"runs in which clients failed: {', '.join(failures)}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,8 @@ from rich.text import Text
 from fedgraph_flwr.core.command import STOPPED
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.words import duration, visible
-from fedgraph_flwr.results.reader import CONFIG, ROUNDS, TIMES, blaming
+from fedgraph_flwr.results.reader import CONFIG, ROUNDS, TIMES, blaming, read_rows
+from fedgraph_flwr.results.run_file import FAILURES
 from fedgraph_flwr.results.summary import METRICS
 from fedgraph_flwr.view.gather import UNFINISHED, RunView, gather
 from fedgraph_flwr.view.html_report import mean_line
@@ -29,7 +30,6 @@ from .report import find_runs
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _MOST_ROWS, _QUIET_S = 12, 60.0
-_SAMPLE = re.compile(r'fedgraph_(\w+)\{.*?(?:,site="([^"]*)")?\} (\S+)')
 
 
 def picture(view: RunView, width: int, now: float) -> RenderableType:
@@ -102,24 +102,14 @@ def _table(view: RunView) -> Table:
 
 
 def _failures(view: RunView) -> list[str]:
-    """Failures so far; for a run that goes on, counted by site."""
-    if view.status != UNFINISHED:
-        found = view.summary.get("failures", [])
-        return [
-            f"round {f['round']}, client {f['client']} {f.get('site', '')}:"
-            f" {f['reason']}"
-            for f in found[-_MOST_ROWS:]
-        ]
-    try:
-        text = (view.path / "metrics.prom").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return []
-    lines = []
-    for name, site, value in _SAMPLE.findall(text):
-        if name in ("failures_total", "site_failures_total") and float(value) > 0:
-            whose = f"of site {site}" if site else "in all"
-            lines.append(f"{float(value):.0f} failures {whose}")
-    return lines
+    """Name the last failures of clients."""
+    sites = {c: s for s, of in (view.summary.get("sites") or {}).items() for c in of}
+    rows = [*read_rows(view.path / FAILURES)]
+    return [
+        f"round {number}, client {client} {sites.get(int(client), '')}:"
+        f" {json.loads(reason)}"
+        for number, client, reason in rows[-_MOST_ROWS:]
+    ]
 
 
 def _last_news(folder: Path) -> float:

@@ -102,8 +102,6 @@ BESIDE = {  # the headline's score
     "macro-f1": "macro-F1",
     "roc-auc": "ROC-AUC",
 }
-_TINY = 50  # examples; the size of a smaller test set stands beside its score
-
 ByTarget = Mapping[str, Mapping[str, float]]  # target -> client -> error
 
 
@@ -115,21 +113,21 @@ def summary_table(summary: dict[str, Any]) -> str:
         caption=f"{summary['split']} {summary['metric']}, {_whose(summary)}; split "
         + summary["split_hash"][:12],
     )
-    for column in ("rule", "mean", "std", "min", "max"):
+    columns = ("mean", "std", "min", "max")
+    for column in ("rule", *columns):
         table.add_column(column)
     for rule in summary["rules"]:
         row = summary[rule]
-        cells = [score_text(row[k]) for k in ("mean", "std")]
-        extremes = [_extreme(summary, row, k) for k in ("min", "max")]
-        table.add_row(rule, *cells, *extremes)
+        table.add_row(rule, *(score_text(row[k]) for k in columns))
     out = Console(file=io.StringIO(), width=_WIDTH, highlight=False)
     out.print(table)
     for rule in summary["rules"]:
-        out.print(f"{rule}: {_selected_by(summary, rule)}")
-    lines = [*_beside(summary), *score_lines(summary)]
-    lines += [*_cautions(summary), *filter(None, [summary.get("outweighing")])]
-    for line in lines:
+        headline = " (headline)" * (rule == summary["rules"][0])
+        out.print(f"{rule}: {summary[rule]['protocol']}{headline}")
+    for line in (*_beside(summary), *score_lines(summary)):
         out.print(line)
+    if summary.get("outweighing"):
+        out.print(summary["outweighing"])
     ari = summary["adjusted_rand_index"]
     planted = "" if ari is None else f" · planted groups recovered: ARI {ari:.2f}"
     out.print(f"{_clusters(summary['clusters'])}{planted}")
@@ -169,27 +167,6 @@ def _clusters(clusters: list[list[int]]) -> str:
     if (rest := len(clusters) - len(shown)) > 0:
         return f"{text} | and {rest} more, none larger"
     return text
-
-
-def _selected_by(summary: dict[str, Any], rule: str) -> str:
-    """Say which round a rule reads, and over whom it was chosen."""
-    row = summary[rule]
-    words: str = row["protocol"]
-    if rule == summary["rules"][0]:
-        words += " (headline)"
-    by = row.get("num_clients_chosen_by")
-    if by is not None and by < summary["num_clients"] and not _is_pooled(summary):
-        words += f"; chosen over {by} of {summary['num_clients']} clients"
-    return words
-
-
-def _extreme(summary: dict[str, Any], row: dict[str, Any], which: str) -> str:
-    """Format the lowest or highest score; a small test set has its size beside it."""
-    if row[which] is None or _is_pooled(summary):  # one score, of no client
-        return score_text(row[which])
-    sizes = summary["num_examples"]
-    size = min(sizes[c] for c, v in row["per_client"].items() if v == row[which])
-    return score_text(row[which]) + (f" (n={size})" if size < _TINY else "")
 
 
 def _beside(summary: dict[str, Any]) -> list[str]:
@@ -327,18 +304,6 @@ def _constant(summary: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[st
         yield f"all {count} predictions{whose} are class {name!r}"
 
 
-def _cautions(summary: dict[str, Any]) -> list[str]:
-    """Say what spreads over clients do not show."""
-    if summary["num_clients"] < 2 or _is_pooled(summary):
-        return []
-    if summary["config"]["partition"] == "quantity-skew":
-        return [
-            f"All clients have the same {summary['split']} graphs: std is not a spread"
-            " over data."
-        ]
-    return []
-
-
 def describe_unscored(summary: Mapping[str, Any]) -> list[str]:
     """Say, for each split, which tasks have no score; nothing if all have one."""
     everyone = list(range(summary.get("num_clients", 0)))
@@ -375,8 +340,8 @@ def _is_pooled(summary: dict[str, Any]) -> bool:
 
 
 STATISTICS = "statistics.csv"
-_LISTS = {"counts": "count", "target_mean": "mean", "target_std": "std"}
 _APART = 3.0  # spreads, from which units may differ
+_LISTS = {"counts": "count", "target_mean": "mean", "target_std": "std"}
 _NUMBERS = [f.name for f in fields(Statistics) if f.name not in _LISTS]
 
 

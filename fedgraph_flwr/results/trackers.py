@@ -88,14 +88,11 @@ class Wandb:
         self._run.define_metric("round")
         self._run.define_metric("*", step_metric="round")
         self.place = f"project {project}, run {folder.name}"
+        self.close: Callable[[], None] = self._run.finish
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """As the protocol says."""
         self._run.log({**values, "round": step})
-
-    def close(self) -> None:
-        """As the protocol says."""
-        self._run.finish()
 
 
 class Trackio:
@@ -115,14 +112,11 @@ class Trackio:
             auto_log_cpu=False,
         )
         self.place = f"project {project}, run {folder.name}"
+        self.close: Callable[[], None] = self._run.finish
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """As the protocol says."""
         self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        """As the protocol says."""
-        self._run.finish()
 
 
 class MLflow:

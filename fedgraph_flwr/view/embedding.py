@@ -8,7 +8,6 @@ the PCA beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,33 +25,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 _MARKERS = ("o", "^", "s", "X")
 _MAX_TSNE = 2000  # graphs; minutes beyond
 _MIN_TSNE = 5
 _MAX_SHOWN = 28  # legend entries, as many as there are colours and markers
 _ARRAYS = ("embeddings", "labels", "clients", "graph_ids")
-
-
-@dataclass(frozen=True)
-class _Round:
-    """Embeddings of one round, those with a NaN or infinite entry left out."""
-
-    number: int
-    embeddings: NDArray[np.float64]  # (N, d), rows of length 1
-    labels: NDArray[np.int64]  # (N,)
-    clients: NDArray[np.int64]  # (N,)
-    left_out: int
-
-
-@dataclass(frozen=True)
-class _Map:
-    """Points on the plane and the graphs that they stand for."""
-
-    title: str
-    points: NDArray[np.float64]  # (n, 2)
-    rows: NDArray[np.int64]  # (n,)
-    axis_labels: tuple[str, str] = ("", "")
+_Arrays = dict[str, NDArray[Any]]
+_Points = NDArray[np.float64]  # (n, 2)
 
 
 def draw_embeddings(run_dir: Path, rounds: Sequence[int] | None = None) -> list[Path]:
@@ -73,20 +52,18 @@ def draw_embeddings(run_dir: Path, rounds: Sequence[int] | None = None) -> list[
     """
     kept = round_files(run_dir / EMBEDDINGS)
     summary = read_summary(run_dir)
-    seed, wanted = int(summary.get("seed", 0)), rounds
-    if wanted is None:
+    if rounds is None:
         config = summary.get("config", {})
-        wanted = round_numbers(config.get("embedding.figure-rounds", ""))
+        rounds = [*round_numbers(config.get("embedding.figure-rounds", ""))]
     drawn = []
-    for t in sorted(set(wanted)):
-        found = _read_round(kept[t], t) if t in kept else None
-        if found is not None:
-            figure = _embedding_figure(found, summary, seed)
+    for t in sorted({*rounds} & kept.keys()):
+        if arrays := _read_round(kept[t]):
+            figure = _embedding_figure(arrays, summary, t)
             drawn.append(save(figure, run_dir / f"embeddings-round-{t}.png"))
     return drawn
 
 
-def _read_round(path: Path, number: int) -> _Round | None:
+def _read_round(path: Path) -> _Arrays | None:
     try:
         file = read_npz(path)
         arrays = {name: file[name] for name in _ARRAYS}
@@ -95,51 +72,52 @@ def _read_round(path: Path, number: int) -> _Round | None:
     x = arrays["embeddings"]
     if x.ndim != 2 or any(arrays[name].shape != x.shape[:1] for name in _ARRAYS[1:]):
         return None
-    finite = np.isfinite(x).all(axis=1)
-    if not finite.any():
-        return None
-    return _Round(
-        number,
-        transform(x[finite], "l2"),
-        arrays["labels"][finite].astype(np.int64),
-        arrays["clients"][finite].astype(np.int64),
-        left_out=int((~finite).sum()),
-    )
+    return arrays if np.isfinite(x).all(axis=1).any() else None
 
 
-def _embedding_figure(found: _Round, summary: dict[str, Any], seed: int) -> Figure:
+def _embedding_figure(arrays: _Arrays, summary: dict[str, Any], number: int) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    pca = _pca_map(found.embeddings)
-    many = len(found.embeddings) >= _MIN_TSNE
-    maps = [_tsne_map(found, pca.points, seed), pca] if many else [pca]
+    finite = np.isfinite(arrays["embeddings"]).all(axis=1)
+    x = transform(arrays["embeddings"][finite], "l2")
+    colours = {k: arrays[f"{k}s"][finite].astype(np.int64) for k in ("label", "client")}
+    pca, components = _pca(x)
+    everything = np.arange(len(x))
+    maps = [("PCA", pca, everything, components)]
+    if len(x) >= _MIN_TSNE:
+        maps.insert(0, _tsne(x, pca, int(summary.get("seed", 0))))
     figure = Figure(
         figsize=(9.6, 1.6 + 4.0 * len(maps)),
         dpi=150,
         layout=ConstrainedLayoutEngine(h_pad=0.1),
     )
     grid = figure.subplots(len(maps), 2, squeeze=False)
-    for row, shown in zip(grid, maps, strict=True):
-        for axes, what, values in zip(
-            row, ("class", "client"), (found.labels, found.clients), strict=True
-        ):
-            _scatter(axes, shown, values[shown.rows], np.unique(values), what)
-            axes.set_title(f"{shown.title}, by {what}", fontsize=10, loc="left")
+    for row, (title, points, shown, axis_labels) in zip(grid, maps, strict=True):
+        for axes, what in zip(row, colours, strict=True):
+            word = what.replace("label", "class")
+            values = colours[what]
+            _scatter(axes, points, values[shown], np.unique(values), word)
+            axes.set_title(f"{title}, by {word}", fontsize=10, loc="left")
+            axes.set_xlabel(axis_labels[0])
+            axes.set_ylabel(axis_labels[1])
+            if not any(axis_labels):  # t-SNE has no units
+                axes.set_xticks([])
+                axes.set_yticks([])
     for axes in grid[-1]:
         _legend(axes)
     facts = [
-        f"graph embeddings after round {found.number}, rows of length 1",
-        f"{len(found.labels)} graphs",
-        f"{len(np.unique(found.clients))} clients",
+        f"graph embeddings after round {number}, rows of length 1",
+        f"{len(x)} graphs",
+        f"{len(np.unique(colours['client']))} clients",
     ]
-    if found.left_out:
-        facts.append(f"{found.left_out} graphs with NaN or infinite entries left out")
+    if left_out := int((~finite).sum()):
+        facts.append(f"{left_out} graphs with NaN or infinite entries left out")
     head(figure, run_title(summary), "; ".join(facts))
     return figure
 
 
-def _pca_map(x: NDArray[np.float64]) -> _Map:
+def _pca(x: NDArray[np.float64]) -> tuple[_Points, tuple[str, str]]:
     """Project on the two directions of most variance; the sign of each is fixed."""
     centred = x - x.mean(axis=0)
     _, singular, directions = np.linalg.svd(centred, full_matrices=False)
@@ -148,23 +126,22 @@ def _pca_map(x: NDArray[np.float64]) -> _Map:
     signs = np.sign(directions[np.arange(len(directions)), peak])
     points = np.zeros((len(x), 2))
     points[:, : len(directions)] = centred @ (directions * signs[:, None]).T
-    total = float((singular**2).sum())
-    shares = [100 * float(s**2) / total if total else 0.0 for s in (*singular, 0.0)]
-    first, second = (f"component {i + 1} ({s:.0f} %)" for i, s in enumerate(shares[:2]))
-    return _Map("PCA", points, np.arange(len(x)), (first, second))
+    total = float((singular**2).sum()) or 1.0
+    first, second, *_ = (100 * float(s**2) / total for s in (*singular, 0.0))
+    return points, (f"component 1 ({first:.0f} %)", f"component 2 ({second:.0f} %)")
 
 
-def _tsne_map(found: _Round, start: NDArray[np.float64], seed: int) -> _Map:
+def _tsne(
+    x: NDArray[np.float64], start: _Points, seed: int
+) -> tuple[str, _Points, NDArray[np.int64], tuple[str, str]]:
     """Run t-SNE from the PCA, on one thread so that it can be repeated."""
     from sklearn.manifold import TSNE
 
-    num_graphs = len(found.embeddings)
-    rows = np.arange(num_graphs)
-    title = "t-SNE"
-    if num_graphs > _MAX_TSNE:
+    rows, title = np.arange(len(x)), "t-SNE"
+    if len(x) > _MAX_TSNE:
         rng = numpy_rng(seed, "figure", "t-sne")
-        rows = np.sort(rng.choice(num_graphs, _MAX_TSNE, replace=False))
-        title = f"t-SNE of {_MAX_TSNE} of {num_graphs} graphs"
+        rows = np.sort(rng.choice(len(x), _MAX_TSNE, replace=False))
+        title = f"t-SNE of {_MAX_TSNE} of {len(x)} graphs"
     # scikit-learn's own scale of a start from PCA; all points may be equal.
     init = start[rows] * (1e-4 / (start[rows, 0].std() or 1.0))
     tsne = TSNE(
@@ -173,25 +150,24 @@ def _tsne_map(found: _Round, start: NDArray[np.float64], seed: int) -> _Map:
         random_state=derive_seed(seed, "figure", "t-sne") % 2**32,
     )
     with one_thread():
-        points = tsne.fit_transform(found.embeddings[rows].astype(np.float32))
-    return _Map(title, np.asarray(points, dtype=np.float64), rows)
+        points = tsne.fit_transform(x[rows].astype(np.float32))
+    return title, np.asarray(points, dtype=np.float64), rows, ("", "")
 
 
 def _scatter(
     axes: Axes,
-    shown: _Map,
+    points: _Points,
     values: NDArray[np.int64],
     known: NDArray[np.int64],
     what: str,
 ) -> None:
     counts = [int((values == value).sum()) for value in known]
-    size = float(np.clip(5000 / len(values), 6, 36))
     for k, value in enumerate(known):
-        x, y = shown.points[values == value].T
+        x, y = points[values == value].T
         axes.scatter(
             x,
             y,
-            s=size,
+            s=float(np.clip(5000 / len(values), 6, 36)),
             color=PALETTE[k % len(PALETTE)],
             marker=_MARKERS[k // len(PALETTE) % len(_MARKERS)],
             alpha=0.75,
@@ -200,11 +176,6 @@ def _scatter(
             zorder=2 + sum(count > counts[k] for count in counts) / len(counts),
             label=f"{what} {value}",
         )
-    axes.set_xlabel(shown.axis_labels[0])
-    axes.set_ylabel(shown.axis_labels[1])
-    if shown.axis_labels == ("", ""):  # t-SNE has no units
-        axes.set_xticks([])
-        axes.set_yticks([])
     axes.grid(color="0.93")
     axes.set_axisbelow(True)
     axes.margins(0.04)
@@ -213,22 +184,15 @@ def _scatter(
 
 def _legend(axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > _MAX_SHOWN:
-        more = len(labels) - _MAX_SHOWN
+    if (more := len(labels) - _MAX_SHOWN) > 0:
         handles, labels = handles[:_MAX_SHOWN], labels[:_MAX_SHOWN]
         labels[-1] += f"  (+{more} more)"
-    num_rows = -(-len(labels) // 5)
-    legend = axes.legend(
+    axes.legend(
         handles,
         labels,
         loc="upper center",
         bbox_to_anchor=(0.5, -0.14),
-        ncols=-(-len(labels) // num_rows),
+        ncols=min(5, len(labels)),
         fontsize=8.5,
         frameon=False,
-        borderaxespad=0,
-        handletextpad=0.2,
-        columnspacing=1.0,
     )
-    for handle in legend.legend_handles:
-        handle.set(sizes=[30], alpha=1)  # type: ignore[union-attr]

@@ -191,12 +191,12 @@ def _suite(name: str, given: dict[str, Any]) -> Suite:
         rule=given.pop("rule"),
         also=tuple(given.pop("also", ())),
         pairs=tuple((int(a), int(b)) for a, b in given.pop("pairs")),
-        settings=flatten("settings", given.pop("settings", {})),
+        settings=flatten(given.pop("settings", {})),
         grid=tuple(dict(zip(grid, point, strict=True)) for point in points),
         data=tuple(
             SuiteData(
                 name=d.pop("name"),
-                settings=flatten("set", d.pop("set")),
+                settings=flatten(d.pop("set")),
                 interval=d.pop("interval", usual),
                 **d,
             )
@@ -206,7 +206,7 @@ def _suite(name: str, given: dict[str, Any]) -> Suite:
             SuiteMethod(
                 name=key,
                 role=m.pop("role"),
-                settings=flatten("set", m.pop("set")),
+                settings=flatten(m.pop("set")),
                 only=tuple(m.pop("only", ())),
                 **m,
             )

@@ -65,20 +65,14 @@ class Preset:
     config: dict[str, Value]
 
 
-def flatten(place: str, config: Mapping[str, Any]) -> dict[str, Value]:
-    """Write ``gcfl = {x = 1}`` as ``gcfl.x``; raise ConfigError at other values."""
+def flatten(config: Mapping[str, Any]) -> dict[str, Value]:
+    """Write ``gcfl = {x = 1}`` as ``gcfl.x``."""
     flat: dict[str, Value] = {}
     for key, value in config.items():
-        entries = {key: value}
         if isinstance(value, dict):
-            entries = {f"{key}.{k}": v for k, v in value.items()}
-        for name, entry in entries.items():
-            if not isinstance(entry, bool | int | float | str):
-                raise ConfigError(
-                    f"{name} must be a text, a number or true/false, got {entry!r}"
-                    f" in {place}"
-                )
-            flat[name] = entry
+            flat |= {f"{key}.{k}": v for k, v in value.items()}
+        else:
+            flat[key] = value
     return flat
 
 
@@ -110,8 +104,7 @@ def load_preset(
     Raises
     ------
     ConfigError
-        Unknown preset, a name made twice, or a file of the folder, whichever, that
-        does not keep to the format.
+        Unknown preset.
     """
     presets = _read_all(folder)
     if name not in presets:
@@ -128,105 +121,38 @@ def load_preset(
 @lru_cache(maxsize=8)
 def _read_all(folder: Path) -> Mapping[str, Preset]:
     """Read every preset of the folder once, by name, names ascending."""
-    presets: dict[str, Preset] = {}
-    origin: dict[str, Path] = {}
-    for path in sorted(folder.glob("*.toml")):
-        for preset in _read(path):
-            if preset.name in origin:
-                raise ConfigError(
-                    f"{path}: makes preset {preset.name!r}, which {origin[preset.name]}"
-                    " has made already; names are unique in the folder: rename an"
-                    " option or a file"
-                )
-            presets[preset.name] = preset
-            origin[preset.name] = path
-    return dict(sorted(presets.items()))
+    found = [preset for path in folder.glob("*.toml") for preset in _read(path)]
+    return {p.name: p for p in sorted(found, key=lambda p: p.name)}
 
 
 def _read(path: Path) -> Iterator[Preset]:
-    """Read the presets of a file.
-
-    Raises
-    ------
-    ConfigError
-        The file does not keep to the format.
-    """
-    content = read_toml(path)
-    try:
-        if path.name.endswith(_FAMILY_FILE):
-            yield from _expand(content)
-        else:
-            yield _preset(path.stem, **content)
-    except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
-        what = error if isinstance(error, ConfigError) else repr(error)
-        raise ConfigError(
-            f"{path}: not a preset ({what}); run-config keys stand in config, and a"
-            f" file with axes is called <name>{_FAMILY_FILE}: see"
-            " simulations/presets/read.py"
-        ) from error
+    """Make the presets of a file, in the order of the options, last axis fastest."""
+    given = read_toml(path)
+    common, words = flatten(given.get("config", {})), given.get("description", "")
+    if not path.name.endswith(_FAMILY_FILE):
+        yield Preset(name=path.stem, description=words, config=common)
+        return
+    axes: dict[str, dict[str, Any]] = {axis: given[axis] for axis in given["axes"]}
+    for names in product(*axes.values()):
+        chosen = dict(zip(axes, names, strict=True))
+        found = {axis: _case(axes[axis][name], chosen) for axis, name in chosen.items()}
+        if None in found.values():
+            continue
+        config, texts = dict(common), dict[str, str]()
+        for axis, case in found.items():
+            config |= flatten((case or {}).get("config", {}))
+            texts[axis] = (case or {}).get("text", "")
+        name = "-".join(filter(None, names))
+        yield Preset(name=name, description=words.format(**texts), config=config)
 
 
-def _preset(
-    name: str,
-    *,
-    config: Mapping[str, Any] | None = None,
-    description: str = "",
-    paper: str = "",  # of readers of the file
-) -> Preset:
-    del paper
-    flat = flatten("[config]", config or {})
-    return Preset(name=name, description=description, config=flat)
-
-
-def _expand(content: Mapping[str, Any]) -> Iterator[Preset]:
-    """Make the presets of a family, in the order of the options, last axis fastest."""
-    given = dict(content)
-    options: dict[str, dict[str, list[dict[str, Any]]]] = {
-        axis: {
-            option: cases if isinstance(cases, list) else [cases]
-            for option, cases in given.pop(axis).items()
-        }
-        for axis in given.pop("axes")
-    }
-    common = _preset("", **given)
-    for axis, cases in ((a, c) for a, o in options.items() for c in o.values()):
-        for case in cases:
-            _check(axis, case, options)
-    for names in product(*options.values()):
-        chosen = dict(zip(options, names, strict=True))
-        found = {
-            axis: case
-            for axis, option in chosen.items()
-            for case in _fitting(options[axis][option], chosen)[:1]
-        }
-        if len(found) == len(options):
-            config = dict(common.config)
-            for axis, case in found.items():
-                config |= flatten(f"[{axis}]", case.get("config", {}))
-            texts = {axis: case.get("text", "") for axis, case in found.items()}
-            name = "-".join(filter(None, names))
-            words = common.description.format(**texts)
-            yield Preset(name=name, description=words, config=config)
-
-
-def _check(axis: str, case: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Raise ValueError at misspelt entries, which would change other presets."""
-    if unknown := sorted(set(case) - {"text", "config", "only"}):
-        raise ValueError(f"unknown entries {unknown} of axis {axis}")
-    for other, names in case.get("only", {}).items():
-        if unknown := sorted(set(names) - set(options[other])):
-            raise ValueError(f"only has {unknown}, allowed are {[*options[other]]}")
-
-
-def _fitting(
-    cases: list[dict[str, Any]], chosen: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """Cases that the options of all axes allow."""
-    return [
-        case
-        for case in cases
-        if all(chosen[axis] in names for axis, names in case.get("only", {}).items())
-    ]
+def _case(option: Any, chosen: Mapping[str, str]) -> dict[str, Any] | None:
+    """First case of an option that the options of all axes allow."""
+    for case in option if isinstance(option, list) else [option]:
+        only: Mapping[str, list[str]] = case.get("only", {})
+        if all(chosen[axis] in names for axis, names in only.items()):
+            return dict(case)
+    return None
 
 
 def show(

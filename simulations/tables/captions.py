@@ -18,7 +18,6 @@ from .studies import OWN_START, Study, StudyTable
 
 NONE = "-"
 LEAST = "least "
-LEAST_ERROR = 0.01
 _INTERVALS = {
     "t": "Student's t",
     "split-t": "Student's t",
@@ -270,17 +269,10 @@ def _notes(study: Study, rows: Rows) -> list[str]:
                     " run and left out."
                 )
     both = pd.concat([*rows.values()])
-    errors = both[both["metric"].isin(ERRORS)].reindex(columns=RULES)
-    if len(errors):
+    if both["metric"].isin(ERRORS).any():
         notes.append(
             "scores are errors; a point is 0.01 of their unit, and a negative"
             " difference is an improvement."
-        )
-    if ((errors > 0) & (errors < LEAST_ERROR)).any(axis=None):
-        notes.append(
-            f"some errors are below {LEAST_ERROR:g}, of which these tables show few"
-            " digits or none, and differences below 1e-6 count as ties: give the"
-            " labels a smaller unit, and run again."
         )
     return notes
 
