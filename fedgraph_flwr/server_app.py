@@ -35,6 +35,7 @@ from .core.errors import ConfigError, RunFailedError, StorageError
 from .core.files import write_csv, write_json
 from .core.flower_names import shorten_waits
 from .core.process import STOPPED, LastWord, announced, delayed_stop, log_failure
+from .core.tasks import AVERAGE_PRECISION
 from .core.words import BY_HAND, client_ranges, clients_by_site, shortened
 from .node.introduce import scores_elsewhere
 from .resolve import Resolved, resolve
@@ -55,7 +56,7 @@ from .results.printed import (
 )
 from .results.progress import AuditedGrid, RoundWriter
 from .results.provenance import partition_distance, split_hash
-from .results.selection import LOSS, PRECISION, EarlyStopping
+from .results.selection import EarlyStopping
 from .results.trackers import NONE, Tracking, check_installed
 from .view.curves import draw_statistics
 from .view.drawers import draw_all
@@ -187,8 +188,8 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
     check_same_data(settings, clients)
     if not is_resumed and resolved.method.task.has_classes:
         _find_rarest(resolved, strategy)
-    rarest, by_loss = strategy.rarest, LOSS if settings.csv_label_scale else ""
-    folder.so_far.by = PRECISION if rarest and rarest.chooses else by_loss
+    rarest, by_loss = strategy.rarest, "loss" if settings.csv_label_scale else ""
+    folder.so_far.by = AVERAGE_PRECISION if rarest and rarest.chooses else by_loss
     check_same_plugins(resolved.plugin, clients)
     if settings.tell_statistics:
         rows = statistics_rows(clients)
@@ -266,8 +267,8 @@ def _stopper(folder: RunFolder) -> Stopper:
     @cache  # made when the roll call has said what chooses
     def rule() -> EarlyStopping:
         return EarlyStopping(
-            so_far.tables.get("val" + so_far.by, {}),
-            so_far.tables.get("val" + LOSS),
+            so_far.table(so_far.by, "val"),
+            so_far.table("loss", "val"),
             patience=settings.patience,
             min_rounds=settings.min_rounds,
             larger_is_better=so_far.task.larger_is_better,
@@ -277,8 +278,9 @@ def _stopper(folder: RunFolder) -> Stopper:
         for e in evaluations:
             if (e.split, e.point) != ("val", "post_aggregation"):
                 continue
-            if e.metric in ("loss", so_far.chosen_by()):
-                is_loss = e.metric != so_far.chosen_by()
+            chooses = so_far.by or so_far.task.metric
+            if e.metric in ("loss", chooses):
+                is_loss = e.metric != chooses
                 rule().add(e.server_round, e.client, e.value, is_loss=is_loss)
         return rule().is_due()
 

@@ -12,7 +12,6 @@ from .folder import RunFolder
 from .reader import LEDGER, read_rows
 
 REPORT = "dry-run.json"
-_MOST_ROWS = 20  # of the log: the clients that computed longest
 
 
 def report(folder: RunFolder, strategy: AbstractGraphStrategy) -> dict[str, Any]:
@@ -54,23 +53,9 @@ def report(folder: RunFolder, strategy: AbstractGraphStrategy) -> dict[str, Any]
 
 def describe(found: dict[str, Any]) -> str:
     """Word the report for the log."""
-    entries = found["clients"]
-    by_time = sorted(entries, key=lambda c: -(entries[c]["seconds"] or 0.0))
-    slowest, shown = by_time[0], set(by_time[:_MOST_ROWS])
-    hidden = len(entries) - len(shown)
-    lines = [
+    return (
         f"dry run: one round took {found['seconds']:.1f} s and moved"
-        f" {found['bytes'] / 1000:.1f} kB; client {slowest} computed longest",
-        *(
-            f"  client {c}: {e['seconds'] or 0:.2f} s, received"
-            f" {e.get('bytes_down', 0) / 1000:.1f} kB, sent"
-            f" {e.get('bytes_up', 0) / 1000:.1f} kB"
-            for c, e in entries.items()
-            if c in shown
-        ),
-        *([f"  {hidden} more clients: see {REPORT}"] if hidden else []),
-        f"  {found['planned_rounds']} rounds would take about"
-        f" {found['planned_seconds'] / 60:.1f} min and move"
-        f" {found['planned_bytes'] / 1e6:.1f} MB",
-    ]
-    return "\n".join(lines)
+        f" {found['bytes'] / 1e6:.2f} MB; {found['planned_rounds']} rounds would take"
+        f" about {found['planned_seconds'] / 60:.1f} min and move"
+        f" {found['planned_bytes'] / 1e6:.1f} MB. Each client is in {REPORT}"
+    )

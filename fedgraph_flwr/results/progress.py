@@ -104,14 +104,14 @@ def progress_line(
     settings = folder.resolved.settings
     parts = [f"round {done}/{settings.num_server_rounds}"]
     measured = (done - 1) // settings.evaluate_every * settings.evaluate_every
-    means = {split: folder.so_far.mean_score(split, measured) for split in task.splits}
+    so_far = folder.so_far
+    means = {s: so_far.mean_score(measured, split=s) for s in task.splits}
     if not any(map(math.isnan, means.values())):
         words = " ".join(f"{split} {mean:.3f}" for split, mean in means.items())
         parts.append(f"{task.metric} after round {measured}: {words}")
-    if (by := folder.so_far.by) and not math.isnan(
-        chosen := folder.so_far.mean_score("val" + by, measured)
-    ):
-        parts.append(f"{folder.so_far.chosen_by()} val {chosen:.3f}")
+    chosen = so_far.mean_score(measured, so_far.by, "val")
+    if so_far.by and not math.isnan(chosen):
+        parts.append(f"{so_far.by} val {chosen:.3f}")
     losses = [e.value for e in report.evaluations if (e.split, e.metric) == _LOSS]
     if losses:
         parts.append(f"training loss {fmean(losses):.3f}")

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Table = dict[int, dict[int, float]]  # round -> client -> value
-TRAINED = "trained/"  # before a split: its table for models after local training
-LOSS, PRECISION = "/loss", "/average-precision"  # after a split: of another metric
+RECEIVED, TRAINED = "post_aggregation", "post_training"  # which model was measured
 
 PROTOCOLS = {
     "final": "model of the last round",
@@ -253,9 +252,8 @@ def best_labelled(table: Table) -> dict[str, Any]:
 
 def read(
     rule: str,
-    tables: Mapping[str, Table],
+    table: Callable[..., Table],
     *,
-    split: str,
     snapshots: Sequence[tuple[int, Sequence[int]]],
     last_round: int,
     larger_is_better: bool = True,
@@ -263,26 +261,26 @@ def read(
     by: str = "",
     score: str = "score",
 ) -> dict[str, Any]:
-    """Read the result of one rule (a key of ``PROTOCOLS``) on ``split``.
+    """Read the result of one rule (a key of ``PROTOCOLS``).
 
-    ``tables`` has one for each split, and with the prefix ``TRAINED`` another; those
-    that end with ``LOSS`` or ``by`` have another metric. Rules that choose by
-    validation choose no round before ``first``, and by ``score``, in ``val`` + ``by``.
+    ``table`` is :meth:`RunRecord.table`. Rules that choose by validation choose no
+    round before ``first``, and by the metric ``by``, which ``score`` names.
     """
-    table = tables[split]
     if rule in ("best_val", "best_val_trained"):
-        prefix = TRAINED if rule == "best_val_trained" else ""
+        point = TRAINED if rule == "best_val_trained" else RECEIVED
         return best_val(
-            tables[f"{prefix}val{by}"],
-            tables[prefix + split],
+            table(by, "val", point),
+            table(point=point),
             rule,
-            losses=tables.get(f"{prefix}val{LOSS}"),
+            losses=table("loss", "val", point),
             larger_is_better=larger_is_better,
             first=first,
             score=score,
         )
     if rule == "best_snapshot":
-        return best_snapshot(table, snapshots, last_round)
+        return best_snapshot(table(), snapshots, last_round)
     if rule == "best_test":
-        return best_test(table, larger_is_better=larger_is_better)
-    return best_labelled(table) if rule == "best_labelled" else final(table, last_round)
+        return best_test(table(), larger_is_better=larger_is_better)
+    if rule == "best_labelled":
+        return best_labelled(table())
+    return final(table(), last_round)

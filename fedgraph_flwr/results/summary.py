@@ -19,7 +19,7 @@ from strategies.round_report import ClientInfo, RoundReport
 from ..agreement import class_names, describe_features, describe_left_out
 from ..core.errors import full_reason
 from ..core.privacy_settings import describe, edge_totals
-from ..core.tasks import OF_COMMONEST
+from ..core.tasks import AVERAGE_PRECISION, OF_COMMONEST
 from ..core.wire import NamedArrays
 from ..core.words import clients_by_site
 from ..resolve import Resolved
@@ -133,14 +133,12 @@ def _scores(
     expected = 1 if folder.resolved.task.pools else settings.num_training
     # A failed run has no closing evaluation: its last measured round is the one
     # before the last trained.
-    measured = so_far.tables[task.headline]
-    last = so_far.last_round if is_complete else max(measured, default=0)
+    last = so_far.last_round if is_complete else max(so_far.table(), default=0)
     by, score = _choosing(strategy, so_far)
     by_rule = {
         rule: selection.read(
             rule,
-            so_far.tables,
-            split=task.headline,
+            so_far.table,
             snapshots=so_far.snapshots,
             last_round=last,
             larger_is_better=task.larger_is_better,
@@ -155,14 +153,15 @@ def _scores(
         if task.also and read_at is not None:
             row |= so_far.also_at(read_at, rule)
             row |= _rare_items(strategy, row)
-        if so_far.by_task and read_at is not None and strategy.clients:
+        has_errors = not task.larger_is_better and strategy.clients
+        if has_errors and read_at is not None:
             names = strategy.clients[min(strategy.clients)].tasks
             row["by_task"] = so_far.by_task_at(read_at, names)
         for client, number in row.get("one_class", {}).items():
             info = strategy.clients[int(client)]
             row["one_class"][client] = class_names(info)[number]
         few = row.get("num_clients_chosen_by", expected) < expected
-        if few and by == selection.PRECISION:
+        if few and by == AVERAGE_PRECISION:
             row["protocol"] += (
                 "; a client has no such score if its validation labels are of one"
                 " class, or its site keeps scores"
@@ -212,12 +211,12 @@ def _rare_items(
 
 
 def _choosing(strategy: AbstractGraphStrategy, so_far: RunRecord) -> tuple[str, str]:
-    """Tell which tables choose rounds, ``PRECISION`` or "", and name their score."""
+    """Tell which metric chooses rounds, "" for the task's, and name it."""
     rarest, metric = _rarest(strategy), so_far.task.metric
-    if so_far.by == selection.LOSS:
+    if so_far.by == "loss":
         return so_far.by, "loss, in which targets are scaled"
-    tables = [so_far.tables.get("val" + name) for name in (so_far.by, selection.LOSS)]
-    if rarest and so_far.by and any(tables):
+    is_measured = any(so_far.table(m, "val") for m in (so_far.by, "loss"))
+    if rarest and so_far.by and is_measured:
         words = f"class {rarest['class']!r} has {rarest['share']:.1%} of the training"
         return so_far.by, f"average precision ({words} labels)"
     is_known = any(i.train_counts for i in strategy.clients.values())
@@ -248,7 +247,7 @@ def _with_site(failure: dict[str, Any], sites: Mapping[int, str]) -> dict[str, A
 
 
 def _tasks(
-    strategy: AbstractGraphStrategy, unscored: Mapping[tuple[str, int], selection.Table]
+    strategy: AbstractGraphStrategy, unscored: Mapping[tuple[str, int], set[int]]
 ) -> dict[str, Any]:
     """Names of the tasks, whose labels each client has, and tasks without a score.
 
@@ -258,9 +257,8 @@ def _tasks(
     if not infos or not infos[0].tasks:
         return {}
     without: dict[str, dict[str, list[int]]] = {}
-    for (split, task), table in sorted(unscored.items()):
-        clients = sorted({c for values in table.values() for c in values})
-        without.setdefault(split, {})[infos[0].tasks[task]] = clients
+    for (split, task), clients in sorted(unscored.items()):
+        without.setdefault(split, {})[infos[0].tasks[task]] = sorted(clients)
     return {
         "tasks": list(infos[0].tasks),
         "tasks_without_score": without,
@@ -343,13 +341,11 @@ def _score_samples(folder: RunFacts, run: Mapping[str, str]) -> _Samples:
     """Last mean score on each split, and the one by which rounds are chosen."""
     so_far = folder.so_far
     found: _Samples = []
-    tables = dict.fromkeys(so_far.task.splits, so_far.task.metric)
-    if so_far.by:
-        tables["val" + so_far.by] = so_far.chosen_by()
-    for table, metric in tables.items():
-        if measured := so_far.tables[table]:
-            labels = {**run, "split": table.partition("/")[0], "metric": metric}
-            found.append((labels, so_far.mean_score(table, max(measured))))
+    shown = [(split, so_far.task.metric) for split in so_far.task.splits]
+    for split, metric in [*shown, *([("val", so_far.by)] if so_far.by else [])]:
+        if measured := so_far.table(metric, split):
+            labels = {**run, "split": split, "metric": metric}
+            found.append((labels, so_far.mean_score(max(measured), metric, split)))
     return found
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..results.pooled import Omega, correlation, read_covariances, read_rounds
 from ..results.reader import read_matrices, read_summary
-from .style import GREY, PALETTE, bare, head, line, run_title, save
+from .style import GREY, PALETTE, head, run_title, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,8 +31,7 @@ def draw_relations(run_dir: Path, _rounds: Sequence[int] | None = None) -> list[
     -------
     list of Path
         ``relatedness.png`` where the method relates clients, ``weights.png`` where it
-        weighs their models; for each the first and the last round, and between them
-        the spread off the diagonal and the diagonal.
+        weighs their models; for each the first and the last round.
     """
     summary, drawn = read_summary(run_dir), []
     for name, stem in (("R", "relatedness"), ("q", "weights")):
@@ -48,48 +47,20 @@ def _relation_figure(
 ) -> Figure:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11.5, 3.9), dpi=150, layout="constrained")
-    left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1, 1.25])
+    figure = Figure(figsize=(8.4, 3.9), dpi=150, layout="constrained")
+    panels = figure.subplots(1, 2)
     shown = [min(matrices), max(matrices)]
     off = np.concatenate([_off_diagonal(matrices[t]) for t in shown])
     off = off[np.isfinite(off)]
     # The diagonal of R is 1 by definition: colours are for the rest.
     low, high = (off.min(), off.max()) if len(off) and name == "R" else (0.0, 1.0)
-    for axes, t in zip((left, middle), shown, strict=True):
+    for axes, t in zip(panels, shown, strict=True):
         drawn = axes.imshow(matrices[t], vmin=low, vmax=max(high, low + 1e-9))
         axes.set_title(f"round {t}", fontsize=10)
         _number(axes, len(matrices[t]))
-    figure.colorbar(drawn, ax=[left, middle], shrink=0.8)
-    _change(right, name, matrices)
+    figure.colorbar(drawn, ax=panels, shrink=0.8)
     head(figure, f"{_WORDS[name]}: {run_title(summary)}", "")
     return figure
-
-
-def _change(axes: Axes, name: str, matrices: _Matrices) -> None:
-    """Draw how far entries off the diagonal spread; for weights also the diagonal."""
-    rounds = sorted(matrices)
-    rest = [_off_diagonal(matrices[t]) for t in rounds]
-    curves = {"mean off the diagonal": _over(rest, np.mean)}
-    if name == "q":
-        diagonals = [np.diag(matrices[t]) for t in rounds]
-        curves["mean own weight"] = _over(diagonals, np.mean)
-        sums = [np.nansum(matrices[t], axis=0) / len(matrices[t]) for t in rounds]
-        curves["largest share in all averages"] = _over(sums, np.max)
-    low, high = _over(rest, np.min), _over(rest, np.max)
-    axes.fill_between(rounds, low, high, color="0.88", label="range off the diagonal")
-    for k, (label, values) in enumerate(curves.items()):
-        axes.plot(rounds, values, label=label, **line(k))
-    axes.set_xlabel("communication round")
-    axes.grid(color="0.93")
-    axes.legend(fontsize=8, frameon=False)
-    bare(axes)
-    axes.tick_params(colors=GREY)
-
-
-def _over(rows: Sequence[NDArray[np.float64]], what: Any) -> list[float]:
-    """Apply ``what`` to the finite numbers of each row; NaN if there are none."""
-    kept = [row[np.isfinite(row)] for row in rows]
-    return [float(what(row)) if len(row) else np.nan for row in kept]
 
 
 def _off_diagonal(matrix: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -216,27 +216,13 @@ def check_same_data(planned: Sequence[Trial], known: Known) -> None:
     Raises
     ------
     FedGraphError
+        A folder has older runs, or a method sets keys that change the split.
     """
     found = rows_of(planned, known)
     found["place"] = found["row"].map({t.row: t.data for t in planned})
+    frame.check_alike(found, ["place", "seed", "split_seed"], "split_hash")
     drawn = found["dataset"].map(is_plugin).astype(bool)  # perhaps anew in each run
-    of_files = found[(found["data"] != "") & ~drawn]
-    for name, places in (
-        ("split_hash", found.groupby(["place", "seed", "split_seed"])),
-        ("data", of_files.groupby("place")),
-    ):
-        for _, of_place in places:
-            first, *others = records(of_place.drop_duplicates(name))
-            for r in others:
-                pair = f", seed {r['seed']}, split seed {r['split_seed']}"
-                raise FedGraphError(
-                    f"results on {r['place']}{pair if name == 'split_hash' else ''} are"
-                    f" of different splits or files: {first[name]} of {first['row']},"
-                    f" {r[name]} of {r['row']}; if files of the data have changed since"
-                    " the first runs were made, restore them, or give an empty folder"
-                    " as --results; if a method sets keys that change the split, take"
-                    " them out of the suite"
-                )
+    frame.check_alike(found[(found["data"] != "") & ~drawn], ["place"], "data")
 
 
 def make_reports(

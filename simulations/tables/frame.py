@@ -115,9 +115,6 @@ def _by_number(measure: str) -> list[str | int]:
     return [int(part) if part.isdigit() else part for part in parts]
 
 
-# Runs ------------------------------------------------------------------------------
-
-
 def read_results(found: Found, *, per_client: bool) -> tuple[Table, list[str]]:
     """Read the results of runs.
 
@@ -158,16 +155,29 @@ def from_run(run: Run, row: str, *, per_client: bool) -> tuple[Row, list[str]]:
     """
     s = run.summary
     with blaming(run.path):
-        scores, partial = _scores(run), list[str]()
+        rows = {rule: s.get(rule) or {} for rule in RULES}
+        beside = {
+            f"{r}:{m}": v for r in RULES for m, v in rows[r].get("also", {}).items()
+        }
+        held_out = s.get("held_out_clients") or {}
+        scores: dict[str, Any] = {
+            **{rule: of.get("mean") for rule, of in rows.items()},
+            "validation": rows["best_val"].get("validation"),
+            "clusters": s.get("num_clusters"),
+            "ARI": s.get("adjusted_rand_index"),
+            HELD_OUT: held_out.get("mean"),
+            ON_ALL: (s.get("on_all_clients") or {}).get("mean"),
+            **{f"{HELD_OUT}:{m}": v for m, v in (held_out.get("also") or {}).items()},
+            **beside,
+        }
+        scores = {name: float(v) for name, v in scores.items() if v is not None}
+        partial: list[str] = []
         if s.get("task") == GRAPH_EMBEDDING.name:
-            scores.pop(START, None)  # round 0 counts only if all graphs were evaluated
             more, partial = embedding_scores(run)
-            scores |= more
+        else:
+            more = _start(run, {name.partition(":")[2] for name in beside})
         spent = ((s.get("privacy") or {}).get("per_client") or {}).values()
-        epsilons = [float(c.get("edge-epsilon", 0)) for c in spent]
         commit = str(s.get("git_commit") or "")
-        clients = {rule: run.per_client(rule) for rule in RULES}
-        clients |= {f"{rule}:{m}": run.per_client(rule, m) for rule, m in _beside(run)}
         fields = {
             "row": row,
             "dataset": run.dataset,
@@ -176,15 +186,18 @@ def from_run(run: Run, row: str, *, per_client: bool) -> tuple[Row, list[str]]:
             "split_hash": str(s["split_hash"])[:12],
             "rounds": int(s.get("rounds") or 0),
             "metric": str(s.get("metric") or ""),
-            "edge_epsilon": max(epsilons, default=0.0),
+            "edge_epsilon": max(
+                (float(c.get("edge-epsilon", 0)) for c in spent), default=0
+            ),
             "weights": str(s.get("weights_sha256") or "")[:12],
             "commit": commit[:12] + "+" * commit.endswith(DIRTY),
             "wall_s": round(float(s.get("wall_s") or 0.0), 1),
             "data": hash_data(run.data, int(s["num_clients"])),
             "inert": _inert(run),
         }
+        clients = {name: run.per_client(*name.split(":")) for name in (*RULES, *beside)}
         known = {k + PER_CLIENT: v for k, v in clients.items() if per_client and v}
-        return {**fields, **scores, **known}, partial
+        return {**fields, **scores, **more, **known}, partial
 
 
 def at_metric(row: Row, metric: str) -> Row:
@@ -242,23 +255,23 @@ def embedding_scores(run: Run) -> tuple[dict[str, float], list[str]]:
         kinds = {"round": int, "client": int, "value": float, "size": int}
         found = pd.DataFrame(lines, columns=_ROUNDS_COLUMNS).astype(kinds)
         last = int(run.summary["rounds"])
-        for _, bad in found[~np.isfinite(found["value"])].iterrows():
-            words = f"{bad['metric']} after round {bad['round']} is {bad['value']}"
-            raise ValueError(words)
+        if not np.isfinite(found["value"]).all():
+            raise ValueError("a score is not finite")
         if last not in {*found[found["metric"] == HEADLINE]["round"]}:
             raise ValueError(f"no {HEADLINE} after the last round, {last}")
-        sizes = found.drop_duplicates(["round", "client"]).groupby("round")["size"]
-        evaluated: dict[int, int] = sizes.sum().to_dict()
-        most = max(evaluated.values())
-        if evaluated[last] < most:
+        sizes = (
+            found.drop_duplicates(["round", "client"]).groupby("round")["size"].sum()
+        )
+        most = sizes.max()
+        if sizes[last] < most:
             raise ValueError(
-                f"after the last round, {last}, {evaluated[last]} of {most} graphs were"
+                f"after the last round, {last}, {sizes[last]} of {most} graphs were"
                 " evaluated: a client did not answer"
             )
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise DataError(f"{run.path}: rounds.csv is not usable: {error}") from error
-    parts = {at: n for at, n in sorted(evaluated.items()) if n < most}
-    whole = found[~found["round"].isin([*parts])]
+    parts = sizes[sizes < most].sort_index()
+    whole = found[~found["round"].isin(parts.index)]
     means = whole.groupby(["round", "metric"])["value"].apply(statistics.fmean)
     scores = {}
     for (at, metric), mean in means.items():
@@ -267,25 +280,8 @@ def embedding_scores(run: Run) -> tuple[dict[str, float], list[str]]:
         elif metric in OF_EMBEDDINGS:
             scores |= {f"final:{metric}": mean} if at == last else {}
             scores |= {f"{START}:{metric}": mean} if at == 0 else {}
-    partial = [f"round {at}: {n} of {most} graphs evaluated" for at, n in parts.items()]
-    return scores, [f"{run.path}, {words}" for words in partial]
-
-
-def _scores(run: Run) -> dict[str, float]:
-    s = run.summary
-    held_out = s.get("held_out_clients") or {}
-    found: dict[str, Any] = {rule: (s.get(rule) or {}).get("mean") for rule in RULES}
-    found |= {
-        "validation": (s.get("best_val") or {}).get("validation"),
-        "clusters": s.get("num_clusters"),
-        "ARI": s.get("adjusted_rand_index"),
-        HELD_OUT: held_out.get("mean"),
-        ON_ALL: (s.get("on_all_clients") or {}).get("mean"),
-        **{f"{HELD_OUT}:{m}": v for m, v in (held_out.get("also") or {}).items()},
-        **{f"{rule}:{m}": s[rule]["also"][m] for rule, m in _beside(run)},
-        **_start(run),
-    }
-    return {name: float(v) for name, v in found.items() if v is not None}
+    words = "{}, round {}: {} of {} graphs evaluated"
+    return scores, [words.format(run.path, at, n, most) for at, n in parts.items()]
 
 
 def _inert(run: Run) -> str:
@@ -296,19 +292,10 @@ def _inert(run: Run) -> str:
     return str(run.summary.get("inert", unsplit) or "")
 
 
-def _beside(run: Run) -> list[tuple[str, str]]:
-    """Rules and the metrics that they state beside the headline's."""
-    return [
-        (rule, metric)
-        for rule in RULES
-        for metric in (run.summary.get(rule) or {}).get("also") or {}
-    ]
-
-
-def _start(run: Run) -> dict[str, float]:
+def _start(run: Run, beside: Iterable[str]) -> dict[str, float]:
     """Means over clients of the scores of round 0, which only ``rounds.csv`` has."""
     wanted = [str(run.summary.get("split", "test")), "post_aggregation"]
-    names = {m: f"{START}:{m}" for _, m in _beside(run)}
+    names = {m: f"{START}:{m}" for m in beside}
     names[str(run.summary.get("metric"))] = START
     found: dict[str, list[float]] = {}
     for number, _, _, _, metric, value, _ in read_rows(run.path / ROUNDS, wanted):
@@ -317,9 +304,6 @@ def _start(run: Run) -> dict[str, float]:
         if number == "0" and metric in names:
             found.setdefault(names[metric], []).append(float(value))
     return {name: statistics.fmean(scores) for name, scores in found.items()}
-
-
-# Files -----------------------------------------------------------------------------
 
 
 def read(path: Path) -> Table:
@@ -386,25 +370,35 @@ def merge(old: Table, new: Table) -> Table:
             " twice, which must count once; leave one of the folders out"
         )
     both = pd.concat([old, new], ignore_index=True)
-    on_split = both[both["data"] != ""].groupby(["dataset", "split_seed", "split_hash"])
-    for _, of_split in on_split:
-        first, *others = records(of_split.drop_duplicates("data"))
-        for r in others:
-            raise FedGraphError(
-                f"results of {r['dataset']} on split {r['split_hash']} are of different"
-                f" data: {first['row']} of {first['data']}, {r['row']} of {r['data']};"
-                " give only folders of runs on one of them"
-            )
+    check_alike(
+        both[both["data"] != ""], ["dataset", "split_seed", "split_hash"], "data"
+    )
     return both.drop_duplicates(KEY, keep="last", ignore_index=True)
+
+
+def check_alike(results: Table, place: list[str], column: str) -> None:
+    """Refuse results of one place that differ in a column, which none of them may.
+
+    Raises
+    ------
+    FedGraphError
+        They differ.
+    """
+    for _, of_place in results.groupby(place):
+        first, *others = records(of_place.drop_duplicates(column))
+        for r in others:
+            at = ", ".join(f"{name} {r[name]}" for name in place)
+            raise FedGraphError(
+                f"results of {at} are of different {column}: {first['row']} of"
+                f" {first[column]}, {r['row']} of {r[column]}; give only runs of one of"
+                " them"
+            )
 
 
 def _clients(cell: str) -> Any:
     """Read ``"0=0.25 3=0.5"``; NaN if no client is known."""
     pairs = (entry.split("=") for entry in cell.split())
     return {int(client): float(value) for client, value in pairs} or float("nan")
-
-
-# Differences -----------------------------------------------------------------------
 
 
 def pair(ours: Table, theirs: Table, measure: str) -> Difference:
