@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from functools import cache
 from logging import INFO, WARNING, getLogger
@@ -58,7 +58,6 @@ from .results.progress import AuditedGrid, RoundWriter
 from .results.provenance import partition_distance, split_hash
 from .results.selection import EarlyStopping
 from .results.trackers import NONE, Tracking, check_installed
-from .view.curves import draw_statistics
 from .view.drawers import draw_all
 from .view.html_report import write_own_report
 
@@ -193,7 +192,7 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
     check_same_plugins(resolved.plugin, clients)
     if settings.tell_statistics:
         rows = statistics_rows(clients)
-        folder.add(STATISTICS, lambda: _tell_statistics(folder.path, rows))
+        folder.add(STATISTICS, lambda: write_csv(folder.path / STATISTICS, rows))
         log(INFO, "\n%s", statistics_table(rows))
     for words in unlike_targets(clients, is_scaled=bool(settings.csv_label_scale)):
         log(WARNING, "%s", words)
@@ -232,11 +231,6 @@ def _find_rarest(resolved: Resolved, strategy: AbstractGraphStrategy) -> None:
             100 * found.share,
             100 * RARE,
         )
-
-
-def _tell_statistics(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    write_csv(path / STATISTICS, rows)
-    _draw(path, draw_statistics)
 
 
 def _tracking(folder: RunFolder) -> Tracking:

@@ -1,6 +1,6 @@
-"""How much graphs differ, within and between data sets, clients and clusters.
+"""How much graphs differ, within and between data sets or clients.
 
-It is the analysis of Xie et al. 2021 (arXiv:2106.13423), table 2 and figure 3.
+It is the analysis of Xie et al. 2021 (arXiv:2106.13423), table 2.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from fedgraph_flwr.core.files import write_text
 from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.results.reader import blaming, read_config, read_partitions
-from fedgraph_flwr.view.style import GREY, PALETTE, bare, save
+from fedgraph_flwr.view.style import save
 
 from .graph_measures import (
     FloatArray,
@@ -50,7 +49,7 @@ class Group(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """Mean differences within and between clusters, if there are any, else groups.
+    """Mean differences within and between groups.
 
     ``everyone`` is the mean over all pairs of graphs; ``p``: see :func:`contrast`.
     """
@@ -64,47 +63,38 @@ class Measure(NamedTuple):
 class Analysis(NamedTuple):
     """What the command found, about structure and about features.
 
-    ``exact`` counts each group's graphs with exact walks. ``pairs`` and
-    ``pairs_of_clusters`` are by two numbers of groups or clusters, and have three
-    columns for each measure; see :func:`pair_table`.
+    ``exact`` counts each group's graphs with exact walks. ``pairs`` are by two numbers
+    of groups, and have three columns for each measure; see :func:`pair_table`.
     """
 
     groups: Sequence[Group]
     exact: Sequence[int]
-    clusters: Sequence[Sequence[int]]
     measures: Mapping[str, Measure]
     pairs: pd.DataFrame
-    pairs_of_clusters: pd.DataFrame
 
 
 def load_groups(
     names: Sequence[str],
     given: Mapping[str, Value],
-    run: Path | None,
     *,
     most: int,
     seed: int,
 ) -> list[Group]:
-    """Load data sets, or the clients of a run config or run; draw ``most`` of each.
+    """Load data sets, or the clients of a run config; draw ``most`` graphs of each.
 
     Raises
     ------
     FedGraphError
-        Contradicting options, an unknown data set or run, unreadable data, or a graph
-        without nodes.
+        Contradicting options, an unknown data set, unreadable data, or a graph without
+        nodes.
     """
-    if (names and (run or {"dataset", "num-clients"} & set(given))) or not (
-        names or run or given
-    ):
+    is_federation = bool({"dataset", "num-clients"} & set(given))
+    if bool(names) == is_federation:
         raise ConfigError(
             "give one of: names of data sets, e.g. COX2 ENZYMES; a federation, e.g."
-            " dataset=PROTEINS num-clients=10; a run, by --run"
+            " dataset=PROTEINS num-clients=10"
         )
-    config: dict[str, Value] = {**defaults(), "method": "fedavg"}
-    if run:
-        config |= read_config(run)
-        config |= {"resume": ""} if "resume" in config else {}
-    config |= given
+    config: dict[str, Value] = {**defaults(), "method": "fedavg", **given}
     wholes = [{"dataset": name, "num-clients": 1} for name in names]
     found = []
     for whole in wholes or [{}]:
@@ -125,31 +115,6 @@ def load_groups(
                 ids = np.sort(rng.choice(len(graphs), most, replace=False))
             found.append(Group(name, graphs.take(ids), len(graphs)))
     return found
-
-
-def find_clusters(folder: Path | None, num_groups: int) -> list[list[int]]:
-    """Clusters after the last round of a run; empty without a run.
-
-    Raises
-    ------
-    DataError
-        The run has no clusters, or they name clients that it does not have.
-    """
-    if folder is None:
-        return []
-    with blaming(folder):
-        rounds = read_partitions(folder)
-        newest = rounds[max(rounds)] if rounds else []
-        last = [sorted(map(int, members)) for members in newest if members]
-        named = [client for members in last for client in members]
-        if len({*named} & {*range(num_groups)}) < len(named):
-            raise ValueError(f"clusters.json names clients {sorted(named)}")
-    if not last:
-        raise DataError(
-            f"{folder} has no clusters.json with a round in it; give a run of a method"
-            " that clusters clients, or its settings"
-        )
-    return last
 
 
 def pair_table(apart: FloatArray, groups: IntArray) -> pd.DataFrame:
@@ -189,7 +154,6 @@ def _mean(values: FloatArray, average: Callable[..., Any] = np.mean) -> float:
 def contrast(
     apart: FloatArray,
     groups: IntArray,
-    units: IntArray,
     *,
     shuffles: int,
     rng: np.random.Generator,
@@ -200,9 +164,6 @@ def contrast(
     ----------
     apart, groups
         See :func:`pair_table`.
-    units : int array, shape (n,)
-        Graphs of one number are of one group, and stay together when ``rng`` shuffles
-        groups: clients, if groups are clusters; else all numbers differ.
 
     Returns
     -------
@@ -215,33 +176,25 @@ def contrast(
     means = [_mean(apart[known & w]) for w in (same, ~same, np.True_)]
     if not np.isfinite(means).all():
         return means[0], means[1], means[2], float("nan")
-    _, first, unit = np.unique(units, return_index=True, return_inverse=True)
-    together = np.eye(len(first))[unit]  # (n, num_units)
-    total = together.T @ np.where(known, apart, 0.0) @ together
-    count = together.T @ known @ together
+    total = np.where(known, apart, 0.0)
 
-    def within(group_of_unit: IntArray) -> float:
-        same = group_of_unit[:, None] == group_of_unit
-        pairs = float(count[same].sum())
+    def within(labels: IntArray) -> float:
+        same = labels[:, None] == labels
+        pairs = float((known & same).sum())
         return float(total[same].sum()) / pairs if pairs else np.inf
 
-    labels = groups[first]
-    ours = within(labels) * (1 + 1e-12)  # an equal sum may be rounded otherwise
-    as_low = sum(within(rng.permutation(labels)) <= ours for _ in range(shuffles))
+    ours = within(groups) * (1 + 1e-12)  # an equal sum may be rounded otherwise
+    as_low = sum(within(rng.permutation(groups)) <= ours for _ in range(shuffles))
     return means[0], means[1], means[2], (1 + as_low) / (1 + shuffles)
 
 
 def analyse(
     groups: Sequence[Group],
-    clusters: Sequence[Sequence[int]],
     *,
     shuffles: int,
     seed: int,
 ) -> Analysis:
     """Compare graphs within and between groups.
-
-    ``clusters`` has numbers of groups, each at most once; it is empty if nothing is
-    clustered.
 
     Raises
     ------
@@ -279,29 +232,16 @@ def analyse(
         "features": divergences(features, features),
     }
     group_of = np.repeat(np.arange(len(groups)), sizes)
-    alike, units = group_of, np.arange(len(group_of))
-    if clusters:
-        cluster_of = np.full(len(groups), -1)
-        for k, members in enumerate(clusters):
-            cluster_of[list(members)] = k
-        alike, units = cluster_of[group_of], group_of
-    kept = alike >= 0
-    alike, units = alike[kept], units[kept]
-    measures, pairs, of_clusters = {}, {}, {}
+    measures, pairs = {}, {}
     for name, whole in apart.items():
-        part, shuffled = whole[np.ix_(kept, kept)], rng("shuffle", name)
         pairs[name] = pair_table(whole, group_of)
-        of_clusters[name] = pair_table(part, alike) if clusters else pd.DataFrame()
-        measures[name] = Measure(
-            *contrast(part, alike, units, shuffles=shuffles, rng=shuffled)
-        )
+        of_all = contrast(whole, group_of, shuffles=shuffles, rng=rng("shuffle", name))
+        measures[name] = Measure(*of_all)
     return Analysis(
         groups=groups,
         exact=[int(is_exact.sum()) for _, is_exact in found],
-        clusters=[sorted(cluster) for cluster in clusters],
         measures=measures,
         pairs=pd.concat(pairs, axis=1),
-        pairs_of_clusters=pd.concat(of_clusters, axis=1),
     )
 
 
@@ -323,21 +263,14 @@ def parts(found: Analysis) -> Iterable[pd.DataFrame | str]:
         yield f"{len(between)} pairs of groups are in pairs.csv of --out, not here."
     elif between:
         yield pd.DataFrame(between, columns=["between", "and", *measures])
-    if found.clusters:
-        rows = [
-            [k, " ".join(map(str, of)), *_spreads(found.pairs_of_clusters, (k, k))]
-            for k, of in enumerate(found.clusters)
-        ]
-        yield pd.DataFrame(rows, columns=["within cluster", "clients", *measures])
-    what, moved = ("clusters", "clients") if found.clusters else ("groups", "graphs")
     for name, m in found.measures.items():
         if not math.isfinite(m.everyone):
             continue  # no two graphs can be compared
-        line = f"{name}: mean {_number(m.within)} within {what}"
+        line = f"{name}: mean {_number(m.within)} within groups"
         if math.isfinite(m.between):
             line += f", {_number(m.between)} between them, {_number(m.everyone)} in all"
         if math.isfinite(m.p):
-            line += f"; p = {m.p:.3f} against {what} of {moved} drawn at random"
+            line += f"; p = {m.p:.3f} against groups of graphs drawn at random"
         yield line + "."
 
 
@@ -348,55 +281,32 @@ def _spreads(pairs: pd.DataFrame, at: tuple[int, int]) -> list[str]:
 
 
 def write(found: Analysis, folder: Path) -> list[Path]:
-    """Write ``pairs.csv``, with clusters ``clusters.csv``, and the figure.
+    """Write ``pairs.csv`` and the figure.
 
     Raises
     ------
     StorageError
         A file cannot be written.
     """
-    members = (" ".join(map(str, of)) for of in found.clusters)
-    tables = {
-        "pairs.csv": (found.pairs, (g.name for g in found.groups), "group"),
-        "clusters.csv": (found.pairs_of_clusters, members, "clients"),
-    }
-    written = []
-    for file, (table, names, head) in tables.items():
-        if table.size:
-            named = table.rename(index=dict(enumerate(names)))
-            named = named.rename_axis([head, f"other_{head}"])
-            named.columns = ["_".join(column) for column in table]
-            write_text(folder / file, named.to_csv(float_format="%.6g"))
-            written.append(folder / file)
-    return [*written, draw(found, folder)]
+    names = dict(enumerate(group.name for group in found.groups))
+    named = found.pairs.rename(index=names).rename_axis(["group", "other_group"])
+    named.columns = ["_".join(column) for column in found.pairs]
+    write_text(folder / "pairs.csv", named.to_csv(float_format="%.6g"))
+    return [folder / "pairs.csv", draw(found, folder)]
 
 
 def draw(found: Analysis, folder: Path) -> Path:
-    """Draw ``heterogeneity.png``: matrices of groups, or bars of clusters."""
+    """Draw ``heterogeneity.png``: a matrix of groups for each measure."""
     from matplotlib.figure import Figure
 
     names = [group.name for group in found.groups]
-    count = len(found.clusters or names)
-    side = (1.6 + 0.3 * count) if found.clusters else (2.2 + 0.35 * count)
-    size = 2 * max(side, 3.0), max(side, 2.6)
-    figure = Figure(figsize=size, dpi=120, layout="constrained")
-    panels = zip(figure.subplots(1, 2), found.measures.items(), PALETTE, strict=False)
-    for axes, (title, measure), colour in panels:
-        table = found.pairs_of_clusters if found.clusters else found.pairs
-        means = table[title]["mean"]
+    count = len(names)
+    side = max(2.2 + 0.35 * count, 3.0)
+    figure = Figure(figsize=(2 * side, side), dpi=120, layout="constrained")
+    for axes, title in zip(figure.subplots(1, 2), found.measures, strict=True):
         axes.set_title(f"heterogeneity of {title}", fontsize=10)
-        if found.clusters:
-            heights = [means[k, k] for k in range(count)]
-            axes.bar([*map(str, range(count))], heights, color=colour)
-            axes.axhline(
-                measure.everyone, color=GREY, linestyle="--", label="all clients"
-            )
-            axes.set_xlabel("cluster")
-            axes.legend(frameon=False, fontsize=8.5)
-            bare(axes)
-            continue
         mean = np.empty((count, count))
-        for (a, b), value in means.items():
+        for (a, b), value in found.pairs[title]["mean"].items():
             mean[a, b] = mean[b, a] = value
         image = axes.imshow(mean, cmap="viridis", vmin=0.0)
         figure.colorbar(image, ax=axes, shrink=0.8)
@@ -423,9 +333,6 @@ def heterogeneity(
         ),
     ] = None,
     *,
-    run: Annotated[
-        Path | None, typer.Option(help="Results folder: compare the run's clusters.")
-    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write tables and the figure into this folder.")
     ] = None,
@@ -435,16 +342,15 @@ def heterogeneity(
     ] = 999,
     seed: Annotated[int, typer.Option(min=0, help="Of everything drawn here.")] = 0,
 ) -> int:
-    """Say how much graphs differ within and between data sets, clients and clusters.
+    """Say how much graphs differ within and between data sets or clients.
 
     Data of all clients are read on this machine.
     """
     names = list(dict.fromkeys(word for word in given or () if "=" not in word))
     keys = read_settings(word for word in given or () if "=" in word)
     console, _ = consoles()
-    groups = load_groups(names, keys, run, most=graphs, seed=seed)
-    clusters = find_clusters(run, len(groups))
-    found = analyse(groups, clusters, shuffles=shuffles, seed=seed)
+    groups = load_groups(names, keys, most=graphs, seed=seed)
+    found = analyse(groups, shuffles=shuffles, seed=seed)
     report = Report(title="Heterogeneity of graphs", parts=[*parts(found)])
     print_terminal(report, console)
     for path in write(found, out) if out else ():

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
 
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError, unknown_name
 from fedgraph_flwr.core.files import write_text
-from fedgraph_flwr.view.style import GREY, PALETTE, bare, finish, line, save
+from fedgraph_flwr.view.style import GREY, PALETTE, bare, save
 
 from .markup import consoles, markdown, paragraph, tell_unused
 from .tables import frame
@@ -33,11 +32,11 @@ from .tables.captions import (
     subtract,
 )
 from .tables.controls import control_results
-from .tables.frame import ROUND, RULES, START, Table, by_row, measures, read_results
+from .tables.frame import RULES, Table, by_row, measures, read_results
 from .tables.groups import check_same_data
 from .tables.runs import find_runs
 from .tables.stats import ENOUGH_PAIRS, Difference
-from .tables.studies import FOLDER, Curve, Study, StudyTable, load_study
+from .tables.studies import FOLDER, Study, StudyTable, load_study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,40 +49,25 @@ CAPTION = (
     f"difference in points, mean and 95 % interval; coloured if n >= {ENOUGH_PAIRS}"
     " pairs and the intervals of all measures exclude 0"
 )
-Points = list[tuple[float, list[float]]]  # x, scores of runs
 Entry = tuple[str, Difference, str]  # label, difference, verdict
 
 
-def draw_study(study: Study, found: Rows, folder: Path) -> list[Path]:
-    """Draw what the results allow.
-
-    Returns
-    -------
-    list of Path
-        ``<study>-differences.png`` if a difference has runs, and ``<file>.png`` for
-        each curve that has a line of two points or more.
+def draw_study(study: Study, found: Rows, folder: Path) -> Path:
+    """Draw ``<study>-differences.png``: differences of the results by panel.
 
     Raises
     ------
     FedGraphError
-        There is nothing to draw.
+        No difference has runs on both sides.
     """
     panels = [(panel, _entries(study, panel, found)) for panel in study.figure]
     panels = [(panel, entries) for panel, entries in panels if entries]
-    drawn = []
-    if panels:
-        path = folder / f"{study.name}-differences.png"
-        drawn.append(draw_differences(study, panels, path))
-    for curve in study.curves:
-        lines = {k: _points(points, study, found) for k, points in curve.lines.items()}
-        if kept := {label: of for label, of in lines.items() if len(of) > 1}:
-            drawn.append(draw_curve(curve, kept, folder / f"{curve.file}.png"))
-    if not drawn:
+    if not panels:
         raise FedGraphError(
             f"nothing to draw: no difference of [[figure]] in studies/{study.name}.toml"
-            " has runs on both sides, and no line of a [[curve]] has two points"
+            " has runs on both sides"
         )
-    return drawn
+    return draw_differences(study, panels, folder / f"{study.name}-differences.png")
 
 
 def _entries(study: Study, panel: StudyTable, found: Rows) -> list[Entry]:
@@ -137,53 +121,6 @@ def _draw_panel(axes: Axes, title: str, entries: list[Entry], study: Study) -> N
     axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
 
 
-def _points(
-    line: Sequence[tuple[float, str]] | str, study: Study, found: Rows
-) -> Points:
-    """Scores of the runs at each point of a line, in the order of x."""
-    known: dict[float, Any] = {}
-    if not isinstance(line, str):
-        known = {x: found[row].get(study.rule) for x, row in line if row in found}
-    elif line in found:
-        known = {
-            float(name.removeprefix(ROUND).replace(START, "0")): scores
-            for name, scores in found[line].items()
-            if name == START or name.startswith(ROUND)
-        }
-    kept = {x: [*of.dropna()] for x, of in known.items() if of is not None}
-    return sorted((x, scores) for x, scores in kept.items() if scores)
-
-
-def draw_curve(curve: Curve, lines: dict[str, Points], path: Path) -> Path:
-    """Draw mean and one standard deviation over runs."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import AutoLocator
-
-    figure = Figure(figsize=(8.4, 4.0), dpi=150, layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(curve.title, loc="left", fontsize=12, fontweight="bold")
-    for k, (label, points) in enumerate(lines.items()):
-        at = [x for x, _ in points]
-        means = [statistics.fmean(scores) for _, scores in points]
-        stds = [statistics.stdev(s) if len(s) > 1 else 0.0 for _, s in points]
-        low = [m - s for m, s in zip(means, stds, strict=True)]
-        high = [m + s for m, s in zip(means, stds, strict=True)]
-        style = line(k)
-        axes.fill_between(at, low, high, color=style["color"], alpha=0.12, linewidth=0)
-        # Equal lines: the markers of those below are seen around those above.
-        size = 3.6 + 1.4 * (len(lines) - 1 - k)
-        axes.plot(
-            at, means, marker="o", markersize=size, linewidth=1.6, label=label, **style
-        )
-    axes.set_ylabel("score, mean ± std over runs")
-    finish(axes, [], [])  # no rounds: the limits are set from the lines
-    axes.set_xlabel(curve.x)
-    if not all(x.is_integer() for points in lines.values() for x, _ in points):
-        axes.xaxis.set_major_locator(AutoLocator())
-    axes.margins(x=0.03)
-    return save(figure, path)
-
-
 def study(
     name: Annotated[str, typer.Argument(metavar="STUDY", click_type=_STUDIES)],
     folders: Annotated[list[Path] | None, typer.Argument(metavar="[DIR]...")] = None,
@@ -227,8 +164,7 @@ def study(
         write_text(page, page_text(of, found, page, csv))
         err.out(f"written: {page}")
     if figures is not None:
-        for path in draw_study(of, found, figures):
-            err.out(f"drawn: {path}")
+        err.out(f"drawn: {draw_study(of, found, figures)}")
     return 0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .curves import draw_run, draw_statistics
+from .curves import draw_run
 from .embedding import draw_embeddings
 from .matrices import draw_network, draw_relations, draw_task_relations
 
@@ -21,7 +21,6 @@ DRAWERS: tuple[Drawer, ...] = (
     draw_network,
     draw_task_relations,
     draw_embeddings,
-    draw_statistics,
 )
 
 

@@ -17,17 +17,15 @@ Keys of a file:
   either, with ``least-gain`` and ``not-worse`` for its gains over self-train;
 - ``[[table]]``: ``title``, ``rows``, ``differences`` (pairs of rows; ``own round 0``
   as the second is the first's start), its own ``columns``, and ``notes``;
-- ``[[figure]]``: differences to draw, as a table with labels in third place;
-- ``[[curve]]``: ``file``, ``title``, ``x``, and ``lines``: label -> points
-  ``[x, row]``, or a row, which is drawn over its rounds.
+- ``[[figure]]``: differences to draw, as a table with labels in third place.
 
-A table, figure or curve with ``for``, a list of tables of words, is repeated for each
+A table or figure with ``for``, a list of tables of words, is repeated for each
 of them, with ``{word}`` filled in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,16 +60,6 @@ class StudyTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
-    """A figure of scores: by label points (x, row), or a row over its rounds."""
-
-    file: str
-    title: str
-    x: str
-    lines: Mapping[str, Sequence[tuple[float, str]] | str]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Target:
     """The paper's scores of a row: measure -> (score, spread if given).
 
@@ -97,7 +85,6 @@ class Study:
     columns: Mapping[str, str] = field(default_factory=lambda: COLUMNS)
     targets: Mapping[str, Target] = field(default_factory=dict)
     figure: tuple[StudyTable, ...] = ()
-    curves: tuple[Curve, ...] = ()
     task: str = ""
     controls: tuple[str, ...] = ()
 
@@ -134,7 +121,6 @@ def _study(name: str, content: dict[str, Any]) -> Study:
         columns=dict(given.pop("columns", COLUMNS)),
         targets={k: _target(v, rule) for k, v in given.pop("targets", {}).items()},
         figure=tuple(_table(e) for e in _expanded(given.pop("figure", []))),
-        curves=tuple(_curve(e) for e in _expanded(given.pop("curve", []))),
         task=str(given.pop("task", "")),
         controls=tuple(given.pop("controls", ())),
     )
@@ -152,14 +138,6 @@ def _table(entry: dict[str, Any]) -> StudyTable:
         notes=tuple(entry.pop("notes", ())),
         **entry,
     )
-
-
-def _curve(entry: dict[str, Any]) -> Curve:
-    lines = {
-        label: points if isinstance(points, str) else [(float(x), r) for x, r in points]
-        for label, points in entry.pop("lines").items()
-    }
-    return Curve(lines=lines, **entry)
 
 
 def _target(value: Any, rule: str) -> Target:

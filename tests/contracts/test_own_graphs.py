@@ -53,7 +53,6 @@ FAST = [
 def start(tmp_path, monkeypatch, task_identity):
     """Run two rounds: ``start(method, kind, node_configs, **config)``."""
     monkeypatch.setattr(server_app, "draw_all", lambda _: None)
-    monkeypatch.setattr(server_app, "draw_statistics", lambda _: None)
 
     def run(method, kind, node_configs=None, *, name="run", **config):
         serve.kept_data.clear()

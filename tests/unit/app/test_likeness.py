@@ -108,7 +108,3 @@ def test_table_and_figure(tmp_path):
     assert rows[2][1:] == [""] * (len(rows[0]) - 1)
     table = statistics_table(rows)
     assert "homophily" in table
-    (path,) = draw_statistics(tmp_path)
-    assert path.stat().st_size > 5000
-    write_csv(tmp_path / STATISTICS, statistics_rows({1: toys.info(1)}))
-    assert draw_statistics(tmp_path) == []  # nobody told

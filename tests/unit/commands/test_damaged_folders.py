@@ -120,7 +120,6 @@ def a_round_that_is_none(run: Path) -> None:
         ("compare", a_round_that_is_none),
         ("figures", table("clusters.json", rounds={"1": 3, "2": 4})),
         ("figures", lambda run: without_utf_8(run / ROUNDS)),
-        ("heterogeneity", table("clusters.json", rounds={"1": 3})),
         ("track", lambda run: without_utf_8(run / "ledger.csv")),
     ],
 )

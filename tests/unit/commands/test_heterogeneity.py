@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 
 import numpy as np
@@ -129,7 +128,7 @@ def test_pairs_are_averaged_by_group_without_the_diagonal():
     alone = pair_table(APART, np.array([0, 0, 0, 1]))
     assert alone["pairs"][1, 1] == 0
     assert math.isnan(alone["mean"][1, 1])
-    means = contrast(APART, np.array([0, 0, 1, 1]), np.arange(4), shuffles=9, rng=rng())
+    means = contrast(APART, np.array([0, 0, 1, 1]), shuffles=9, rng=rng())
     assert means[:3] == (2.0, 6.0, 22 / 5)
 
 
@@ -138,34 +137,31 @@ def test_groups_that_are_alike_are_no_chance_and_mixed_ones_are():
     apart = np.abs(spot[:, None] - spot)
     groups, graphs = np.repeat([0, 1], 8), np.arange(16)
 
-    def p(alike, units=graphs, shuffles=99):
-        return contrast(apart, alike, units, shuffles=shuffles, rng=rng())[3]
+    def p(alike):
+        return contrast(apart, alike, shuffles=99, rng=rng())[3]
 
     assert p(groups) == 0.01
     assert p(graphs % 2) > 0.2
-    # Four clients in two clusters have three partitions: p cannot be small.
-    assert 0.2 < p(groups, np.repeat(np.arange(4), 4), 199) < 0.5
     assert math.isnan(p(0 * groups))
 
 
-def test_structure_is_a_distance_and_clients_move_as_one(monkeypatch):
+def test_structure_is_a_distance(monkeypatch):
     monkeypatch.setattr(heterogeneity, "load_partition", toys.federation)
     given = {"dataset": "PROTEINS", "num-clients": 4}
-    groups = heterogeneity.load_groups([], given, None, most=6, seed=0)
+    groups = heterogeneity.load_groups([], given, most=6, seed=0)
     seen = []
 
-    def spy(apart, alike, units, **rest):
-        seen.append((apart, units))
-        return contrast(apart, alike, units, **rest)
+    def spy(apart, groups, **rest):
+        seen.append(apart)
+        return contrast(apart, groups, **rest)
 
     monkeypatch.setattr(heterogeneity, "contrast", spy)
-    heterogeneity.analyse(groups, [[0, 1], [2, 3]], shuffles=9, seed=0)
-    (structure, units), _ = seen
+    heterogeneity.analyse(groups, shuffles=9, seed=0)
+    structure, _ = seen
     shares = np.concatenate(
         [walks(group.graphs, heterogeneity.WALK_LENGTH)[0] for group in groups]
     )
     np.testing.assert_allclose(structure**2, divergences(shares, shares), atol=1e-12)
-    np.testing.assert_array_equal(units, np.repeat(np.arange(4), 6))
 
 
 @pytest.mark.slow
@@ -208,38 +204,11 @@ def test_own_tables_are_compared(tmp_path, capsys):
     assert "client 1" in out
 
 
-def test_clusters_of_a_run_are_compared(run, tmp_path, capsys, monkeypatch):
-    finished = run("gcfl+")
-    folder = finished.path
-    clusters = {"rounds": {"1": [[0, 1, 2]], "2": [[0, 2], [1]]}}
-    (folder / "clusters.json").write_text(json.dumps(clusters))
-    monkeypatch.setattr(heterogeneity, "load_partition", toys.federation)
-    command = ["--run", str(folder), *QUICK, "--out", str(tmp_path / "o")]
-    assert fedgraph(["heterogeneity", *command]) == 0
-    assert "within cluster" in capsys.readouterr().out
-    found = toys.csv_rows(tmp_path / "o" / "clusters.csv")
-    columns = ("clients", "other_clients", "structure_pairs")
-    assert [tuple(row[c] for c in columns) for row in found] == [
-        ("0 2", "0 2", "66"),
-        ("0 2", "1", "72"),
-        ("1", "1", "15"),
-    ]
-    clusters["rounds"]["3"] = [[0, 1], [1, 7]]
-    (folder / "clusters.json").write_text(json.dumps(clusters))
-    assert fedgraph(["heterogeneity", *command]) == 2
-    err = " ".join(capsys.readouterr().err.split())
-    assert "names clients [0, 1, 1, 7]" in err
-    (folder / "clusters.json").unlink()
-    assert fedgraph(["heterogeneity", *command]) == 2
-    assert "has no clusters.json" in " ".join(capsys.readouterr().err.split())
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "give one of: names of data sets, e.g. COX2"),
-        (["COX2", "--run", "x"], "give one of: names of data sets"),
-        (["--run", "/nowhere"], "/nowhere is no results folder: config.json cannot be"),
+        (["COX2", "dataset=MUTAG"], "give one of: names of data sets"),
         (["Nonsense"], "Nonsense"),
         (["dataset=synthetic", "nonsense=1"], "nonsense"),
         (

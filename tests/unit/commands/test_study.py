@@ -311,12 +311,9 @@ def test_every_study_of_the_project_names_presets():
     for path in FOLDER.glob("*.toml"):
         found = load_study(path.stem)
         pairs = [p for t in (*found.tables, *found.figure) for p in t.differences]
-        points = [p for c in found.curves for p in c.lines.values()]
         for row in {
             *(r for shown in found.tables for r in shown.rows),
             *(r for two in pairs for r in two),
-            *(p for p in points if isinstance(p, str)),
-            *(row for p in points if not isinstance(p, str) for _, row in p),
             *found.targets,
         } - {"own round 0"}:
             preset, _, other = row.partition(" (")
