@@ -10,7 +10,6 @@ import toys
 from fedgraph_flwr.core.data import GraphPartition, GraphSet, Statistics, measure
 from fedgraph_flwr.core.files import write_csv
 from fedgraph_flwr.results.printed import STATISTICS, statistics_rows, statistics_table
-from fedgraph_flwr.view.curves import draw_statistics
 
 
 def path_and_node(y, node_ptr):
