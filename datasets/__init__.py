@@ -22,25 +22,21 @@ from .catalog import (
     tells_class_sizes,
 )
 from .diffusion import load_diffusion
-from .molecules import LEFT_OUT, SMILES_CSV
+from .molecules import SMILES_CSV
 from .own.load import (
     count_clients,
     list_faults,
     name_items,
     read_schema_text,
-    use_schema,
 )
 from .own.new_items import NewItems, load_new
 from .partition import check_hosted, check_settings, load_partition
 from .tabular.encode import count_rows
-from .tabular.rows import ADD_IT
 from .tabular.schema_file import read_schema
 from .target_scale import target_scales
 
 __all__ = [
-    "ADD_IT",
     "DATASETS",
-    "LEFT_OUT",
     "SMILES_CSV",
     "DatasetInfo",
     "NewItems",
@@ -70,5 +66,4 @@ __all__ = [
     "reads_files",
     "target_scales",
     "tells_class_sizes",
-    "use_schema",
 ]

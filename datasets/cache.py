@@ -2,9 +2,8 @@
 
 An entry is one folder: a ``.npy`` file per array and ``manifest.json``, which also has
 the other fields. It is built in a scratch folder under a file lock and appears by one
-rename, so that a half-built entry is never seen. The first opening in a process checks
-every array against the manifest, and so does one after a file has changed; an entry
-that fails counts as damaged and is built again.
+rename, so that a half-built entry is never seen. Every opening checks the arrays
+against the manifest; an entry that fails counts as damaged and is built again.
 
 SHA-256 over the lines ``<sha256>  <file name>`` of a set's files, sorted by name,
 READMEs left out, are pinned for most sets: a download must be the publisher's.
@@ -21,23 +20,20 @@ import os
 import shutil
 import ssl
 import tempfile
-import time
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field, fields
-from functools import lru_cache, wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.core.errors import DataError, FedGraphError, nearest
+from fedgraph_flwr.core.errors import DataError, nearest
 from fedgraph_flwr.core.files import from_home, make_private, sha256_of
 
 if TYPE_CHECKING:
@@ -49,10 +45,6 @@ log = logging.getLogger("flwr.fedgraph")
 
 CACHE_FORMAT = 2  # part of every fingerprint: raise it when the conversion changes
 CACHE_ENV = "FEDGRAPH_CACHE"
-MARKER = ".fedgraph-flwr"  # lies in every folder that is made here, and may be deleted
-_YOUNG_NS = 1_000_000_000  # a file as young may change and keep its time stamp
-_checked: dict[Path, int] = {}  # entry -> hash of its files' stamps, when it was right
-_NAMES = (MARKER, "manifest.json")  # of an entry, beside arrays
 
 
 def cache_root(cache_dir: str = "") -> Path:
@@ -99,8 +91,7 @@ def open_or_build(
                 with scratch_folder(entry) as scratch:
                     (scratch / "work").mkdir()
                     _write(scratch / "entry", build(scratch / "work"))
-                    if os.path.lexists(entry):  # damaged: out of the way, by rename
-                        _check_own(entry)
+                    if entry.exists():  # damaged: out of the way, by rename
                         entry.rename(scratch / "damaged")
                     (scratch / "entry").rename(entry)
                 record = _open(entry, kind)
@@ -169,41 +160,18 @@ def locked(entry: Path) -> Iterator[None]:
 def scratch_folder(entry: Path) -> Iterator[Path]:
     """Make a folder beside ``entry`` to build in. Hold the lock of ``entry``."""
     prefix = f".{entry.name}.building-"
-    for stale in entry.parent.glob(f"{prefix}*"):  # of a killed process: we hold
-        if _is_marked(stale):  # the lock, nobody else is at work
-            shutil.rmtree(stale, ignore_errors=True)
+    for stale in entry.parent.glob(f"{prefix}*"):  # of a killed process
+        shutil.rmtree(stale, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=entry.parent))
-    (scratch / MARKER).touch()
     try:
         yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _is_marked(folder: Path) -> bool:
-    """Whether a folder was made here; empty ones hold nothing to lose."""
-    if folder.is_symlink() or not folder.is_dir():
-        return False
-    return (folder / MARKER).is_file() or not any(folder.iterdir())
-
-
-def _check_own(entry: Path) -> None:
-    """Refuse to put away a folder that this cache did not make."""
-    if _is_marked(entry) and all(
-        path.is_file() and (path.name in _NAMES or path.suffix == ".npy")
-        for path in entry.iterdir()
-    ):
-        return
-    raise DataError(
-        f"{entry} stands where the cache keeps an entry, but was not made by it; move"
-        f" it away, or set cache-dir (or {CACHE_ENV}) to another folder"
-    )
-
-
 def _write(folder: Path, record: DataclassInstance) -> None:
     """Write arrays and manifest of one entry."""
     folder.mkdir()
-    (folder / MARKER).touch()
     values: dict[str, Any] = {}
     arrays: dict[str, Any] = {}
     for name in (f.name for f in fields(record)):
@@ -232,8 +200,6 @@ def _open(entry: Path, kind: type[Record]) -> Record | None:
     if not entry.is_dir():
         return None
     try:
-        stamp, is_settled = _stamp(entry)
-        is_known = is_settled and _checked.get(entry) == stamp
         manifest = json.loads((entry / "manifest.json").read_text())
         values: dict[str, Any] = {}
         for name in (f.name for f in fields(kind)):
@@ -241,22 +207,12 @@ def _open(entry: Path, kind: type[Record]) -> Record | None:
                 values[name] = manifest[name]
                 continue
             array = values[name] = np.load(entry / f"{name}.npy", mmap_mode="r")
-            if not is_known and _describe(array) != manifest["arrays"][name]:
+            if _describe(array) != manifest["arrays"][name]:
                 raise ValueError(f"{name}.npy is not as the manifest describes it")
-        if is_settled:
-            _checked[entry] = stamp
         return kind(**values)
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         log.warning("cache entry %s is damaged (%s); it is built again", entry, error)
         return None
-
-
-def _stamp(entry: Path) -> tuple[int, bool]:
-    """Hash names, sizes and times of the files; say whether they prove no change."""
-    stats = [(path.name, path.stat()) for path in sorted(entry.iterdir())]
-    newest = max((s.st_mtime_ns for _, s in stats), default=0)
-    stamps = [(n, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for n, s in stats]
-    return hash(tuple(stamps)), time.time_ns() - newest > _YOUNG_NS
 
 
 _TABLE = """\
@@ -305,8 +261,6 @@ PINNED: Mapping[str, str] = MappingProxyType(
 
 _TIMEOUT_S = 60  # without a byte
 _MOST_BYTES = 2**32  # of a download, and of what is unpacked
-_FREE_BYTES = 2**26  # may be unpacked of any archive
-_MOST_RATIO = 200  # of unpacked to packed bytes beyond that; COLLAB has 34
 
 
 def fetch(address: str, path: Path) -> None:
@@ -338,15 +292,10 @@ def fetch(address: str, path: Path) -> None:
         raise OSError(f"it was cut off: {_size(path)} of {due} bytes came")
 
 
-def most_unpacked(archive: Path) -> int:
-    """Return how many bytes an archive may hold."""
-    return min(_MOST_BYTES, max(_FREE_BYTES, _MOST_RATIO * _size(archive)))
-
-
 def unpack_gzip(path: Path, target: Path) -> None:
     """Unpack the one file of a .gz."""
     with gzip.open(path) as packed:
-        _copy(packed, target, most_unpacked(path))
+        _copy(packed, target, _MOST_BYTES)
 
 
 def unpack_texts(name: str) -> Callable[[Path, Path], None]:
@@ -354,7 +303,7 @@ def unpack_texts(name: str) -> Callable[[Path, Path], None]:
 
     def unpack(path: Path, folder: Path) -> None:
         folder.mkdir()
-        left = most_unpacked(path)
+        left = _MOST_BYTES
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
                 place = Path(member.filename)
@@ -542,8 +491,6 @@ def hint_of_near(path: Path) -> str:
     return f"; did you mean {path.parent / near}?" if near else ""
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -553,33 +500,3 @@ class Whole(Generic[T]):
 
     sha256: str
     content: T = field(compare=False)
-
-
-def cut_once(function: Callable[P, R]) -> Callable[P, R]:
-    """Remember the last results of a function, and its errors.
-
-    Each client would else cut the whole set again, at a cost that grows with the square
-    of their number. To find out that a set cannot be cut takes as long.
-
-    Parameters
-    ----------
-    function : callable
-        Its arguments are hashable, and it depends on nothing else.
-    """
-
-    @lru_cache(maxsize=2)
-    def kept(*args: Hashable, **named: Hashable) -> R | FedGraphError:
-        try:
-            return function(*args, **named)  # type: ignore[arg-type]
-        except FedGraphError as error:
-            return error.with_traceback(None)
-
-    @wraps(function)
-    def cut(*args: P.args, **named: P.kwargs) -> R:
-        found = kept(*args, **named)  # type: ignore[arg-type]
-        if isinstance(found, FedGraphError):
-            raise copy(found)  # one raised again keeps all who ever caught it
-        return found
-
-    cut.cache_clear = kept.cache_clear  # type: ignore[attr-defined]
-    return cut

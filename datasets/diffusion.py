@@ -13,13 +13,18 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
 from dataclasses import astuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.core.data import DiffusionSpec, GraphSet, IntArray, WeightedEdges
+from fedgraph_flwr.core.data import (
+    DiffusionSpec,
+    GraphSet,
+    IntArray,
+    WeightedEdges,
+    pointer,
+)
 from fedgraph_flwr.core.errors import DataError
 
 from .cache import CACHE_FORMAT, cache_root, open_or_build
@@ -28,7 +33,6 @@ log = logging.getLogger("flwr.fedgraph")
 
 DIFFUSION_FORMAT = 2  # part of every fingerprint: raise it when the views change
 MAX_NODES = 10_000  # of one graph: a matrix of 0.8 GB, and six of them at a time
-STACK_ENTRIES = 4_000_000  # matrix entries worked on at once, in graphs of one size
 TIE = 1e-9  # relative: an entry this close to the threshold is not dropped
 
 FloatArray = NDArray[np.float64]
@@ -96,24 +100,18 @@ def diffuse(graphs: GraphSet, spec: DiffusionSpec) -> WeightedEdges:
     num_nodes = np.diff(graphs.node_ptr)
     _check_sizes(graphs.name, num_nodes)
     log.info("computing diffusion views of %d graphs", len(num_nodes))
-    edges: dict[int, NDArray[np.int32]] = {}
-    weights: dict[int, NDArray[np.float32]] = {}
-    for graph_ids in _stacks(num_nodes):
-        diffused = diffusion_matrices(adjacency_matrices(graphs, graph_ids), spec)
-        kept = _sparsify(diffused, spec.threshold)
-        place, source, target = np.nonzero(kept)  # in this order
-        cuts = np.cumsum(np.bincount(place, minlength=len(graph_ids)))[:-1]
-        index = np.stack([source, target]).astype(np.int32)
-        values = kept[place, source, target].astype(np.float32)
-        ids = graph_ids.tolist()
-        edges.update(zip(ids, np.split(index, cuts, axis=1), strict=True))
-        weights.update(zip(ids, np.split(values, cuts), strict=True))
-    in_order = range(len(num_nodes))
-    num_edges = [len(weights[graph]) for graph in in_order]
+    edges, weights = [], []
+    for graph, size in enumerate(num_nodes.tolist()):
+        adjacency = np.zeros((size, size))
+        span = slice(graphs.edge_ptr[graph], graphs.edge_ptr[graph + 1])
+        adjacency[tuple(graphs.edge_index[:, span])] = 1.0
+        kept = _sparsify(diffusion_matrix(adjacency, spec), spec.threshold)
+        edges.append(np.stack(np.nonzero(kept)).astype(np.int32))
+        weights.append(kept[kept != 0].astype(np.float32))
     return WeightedEdges(
-        edge_index=np.concatenate([edges[graph] for graph in in_order], axis=1),
-        weight=np.concatenate([weights[graph] for graph in in_order]),
-        edge_ptr=np.concatenate([[0], np.cumsum(num_edges)]).astype(np.int64),
+        edge_index=np.concatenate(edges, axis=1),
+        weight=np.concatenate(weights),
+        edge_ptr=pointer([len(w) for w in weights]),
     )
 
 
@@ -129,49 +127,27 @@ def _check_sizes(name: str, num_nodes: IntArray) -> None:
         )
 
 
-def _stacks(num_nodes: IntArray) -> Iterator[IntArray]:
-    """Graphs of one size each, few enough for their matrices to fit in memory."""
-    for size in np.unique(num_nodes).tolist():
-        same = np.flatnonzero(num_nodes == size)
-        at_once = max(1, STACK_ENTRIES // max(1, size * size))
-        for start in range(0, len(same), at_once):
-            yield same[start : start + at_once]
-
-
-def adjacency_matrices(graphs: GraphSet, graph_ids: IntArray) -> FloatArray:
-    """Return A of graphs of one size n: (num_graphs, n, n), sources in rows."""
-    first = graph_ids[0]
-    size = int(graphs.node_ptr[first + 1] - graphs.node_ptr[first])
-    adjacency = np.zeros((len(graph_ids), size, size))
-    for matrix, graph in zip(adjacency, graph_ids, strict=True):
-        span = slice(graphs.edge_ptr[graph], graphs.edge_ptr[graph + 1])
-        source, target = graphs.edge_index[:, span]
-        matrix[source, target] = 1.0
-    return adjacency
-
-
-def diffusion_matrices(adjacency: FloatArray, spec: DiffusionSpec) -> FloatArray:
-    """Return S of each graph, given A of shape (num_graphs, n, n)."""
-    identity = np.eye(adjacency.shape[-1])
+def diffusion_matrix(adjacency: FloatArray, spec: DiffusionSpec) -> FloatArray:
+    """Return S of a graph, given A of shape (n, n), sources in rows."""
+    identity = np.eye(len(adjacency))
     transition = adjacency + identity
-    scale = transition.sum(axis=1) ** -0.5  # (num_graphs, n), over the sources
-    transition *= scale[:, :, None]
-    transition *= scale[:, None, :]
+    scale = transition.sum(axis=0) ** -0.5  # (n,), over the sources
+    transition *= scale[:, None]
+    transition *= scale[None, :]
     # T is similar to a column-stochastic matrix, hence this is never singular.
     inverse = np.linalg.inv(identity - (1 - spec.alpha) * transition)
     return np.asarray(spec.alpha * inverse, dtype=np.float64)
 
 
 def _sparsify(diffused: FloatArray, threshold: float) -> FloatArray:
-    """Zero what is below the threshold; scale columns of (num_graphs, n, n) to 1.
+    """Zero what is below the threshold; scale columns of (n, n) to 1.
 
     Entries equal to the threshold do occur (alpha 0.2: every pair in a complete graph
     of 80 nodes has 0.01) and must not be left to rounding.
     """
     kept = np.where(diffused >= threshold * (1 - TIE), diffused, 0.0)
-    sums = kept.sum(axis=1)  # (num_graphs, n), over the sources
-    graph, node = np.nonzero(sums == 0)
-    kept[graph, node, node] = 1.0
-    sums[graph, node] = 1.0
-    kept /= sums[:, None, :]
+    sums = kept.sum(axis=0)  # (n,), over the sources
+    np.fill_diagonal(kept, np.where(sums == 0, 1.0, kept.diagonal()))
+    sums[sums == 0] = 1.0
+    kept /= sums[None, :]
     return kept

@@ -217,7 +217,6 @@ FORMAT = 2  # part of every fingerprint: raise it when atoms or bonds are read o
 SMILES_CSV = "smiles-csv"  # name of the data set of users' own molecules
 # What a model must have been trained on to read them: reword it when features change.
 OWN_COLUMNS = "atoms in canonical order, chirality by CIP labels"
-LEFT_OUT = "left out"  # what a warning of such rows is about
 
 BadRow = tuple[int, str]  # its number, and why it cannot be used
 
@@ -346,12 +345,9 @@ class MoleculeBuilder:
 
 
 @cache
-def warn_once(text: str, about: str = "") -> None:
-    """Log a warning about a file once per process, however many clients load it.
-
-    The record's attribute ``about`` is ``about``.
-    """
-    log.warning("%s", text, extra={"about": about})
+def warn_once(text: str) -> None:
+    """Log a warning about a file once per process, however many clients load it."""
+    log.warning("%s", text)
 
 
 def warn_left_out(words: str, bad: Sequence[str]) -> None:
@@ -359,7 +355,7 @@ def warn_left_out(words: str, bad: Sequence[str]) -> None:
     named = "".join(f"\n    {row}" for row in bad[:SHOWN])
     if len(bad) > SHOWN:
         named += f"\n    and {len(bad) - SHOWN} more; fedgraph site check names all"
-    warn_once(f"{words}:{named}", about=LEFT_OUT)
+    warn_once(f"{words}:{named}")
 
 
 def list_all(bad: Sequence[BadRow], word: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 
 from . import synthetic
-from .cache import Whole, cut_once, label_checksum
+from .cache import Whole, label_checksum
 from .partitioners import partition_nodes
 from .public.node_graphs import load_node_graph
 
@@ -159,7 +160,7 @@ def with_roles(
     )
 
 
-@cut_once
+@lru_cache(maxsize=2)
 def cut_graph(
     whole: Whole[GraphSet], kind: str, num_clients: int, seed: int
 ) -> list[IntArray]:

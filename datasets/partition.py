@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from fedgraph_flwr.core.data import GraphPartition, IntArray
 from fedgraph_flwr.core.errors import ConfigError, DataError
 
 from . import partitioners, splits, synthetic
-from .cache import Whole, cut_once, label_checksum
+from .cache import Whole, label_checksum
 from .catalog import (
     FILES,
     ONE_WAY,
@@ -28,9 +28,9 @@ from .catalog import (
     is_one_set,
     label_kind,
 )
-from .molecules import SMILES_CSV
+from .molecules import SMILES_CSV, warn_once
 from .node_clients import node_client, planted_client
-from .own.load import check_hosted_data, own_graph_client, own_graphs_client
+from .own.load import client_folder, own_graph_client, own_graphs_client
 from .own.smiles import check_csv_settings, client_file, load_client_file
 from .partitioners import NODE_PARTITIONERS, check_overlap
 from .plugged import plugged_client
@@ -74,7 +74,7 @@ def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPart
     )
 
 
-@cut_once
+@lru_cache(maxsize=2)
 def _skewed(
     labels: Whole[NDArray[Any]], settings: RunSettings
 ) -> tuple[list[IntArray], IntArray, IntArray]:
@@ -110,8 +110,6 @@ def file_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
         left_out=str(LeftOut("molecules", bad + len(molecules), bad)),
     )
 
-
-log = logging.getLogger("flwr.fedgraph")
 
 _FROM_TABLES = {GRAPHS_CSV: own_graphs_client, GRAPH_CSV: own_graph_client}
 _FOR_MOLECULES = {"quantity-skew": skewed_client, FILES: file_client}
@@ -183,7 +181,10 @@ def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPart
             labels = Whole(label_checksum(whole.y, whole.node_ptr), whole.y)
             rows = _share_out(labels, settings)[client_id]
             if settings.partition == "chunks-overlap":
-                _tell_overlap(*_overlaps(labels, settings)[client_id], client_id)
+                warn_once(
+                    "partition chunks-overlap: clients share graphs, so that models"
+                    " that are averaged have seen test graphs of other clients"
+                )
         graphs = whole.take(rows)
         group = -1
     is_whole = is_one_set(settings)
@@ -191,29 +192,6 @@ def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPart
     return splits.split_graphs(
         client_id, graphs, rows, settings, group=group, whole_sha256=sha256
     )
-
-
-@cut_once
-def _overlaps(labels: Whole[IntArray], settings: RunSettings) -> list[tuple[int, int]]:
-    """Test graphs of each client: on how many others train, and how many there are."""
-    return splits.trained_elsewhere(
-        labels.content,
-        _share_out(labels, settings),
-        seed=settings.split_seed,
-        held_out=settings.held_out,
-    )
-
-
-def _tell_overlap(seen: int, total: int, client_id: int) -> None:
-    """Log which share of the client's test graphs other clients train on."""
-    if total:
-        log.warning(
-            "client %d: other clients train on %d of its %d test graphs (partition"
-            " chunks-overlap): models that are averaged have seen them",
-            client_id,
-            seen,
-            total,
-        )
 
 
 def _folder_of_client(settings: RunSettings, client_id: int) -> str:
@@ -228,8 +206,7 @@ def _folder_of_client(settings: RunSettings, client_id: int) -> str:
         raise ConfigError(
             f"partition {FILES!r} reads each client's own graphs, but data-dir is"
             " empty; set it to a folder with client-0, client-1, ... in it, or start"
-            " each"
-            " SuperNode with --node-config 'data-path=\"...\"'"
+            " each SuperNode with --node-config 'data-path=\"...\"'"
         )
     root, own = Path(settings.data_dir).expanduser(), f"client-{client_id}"
     if (root / own).is_dir():
@@ -243,7 +220,7 @@ def _folder_of_client(settings: RunSettings, client_id: int) -> str:
     return settings.data_dir
 
 
-@cut_once
+@lru_cache(maxsize=2)
 def _share_out(labels: Whole[IntArray], settings: RunSettings) -> list[IntArray]:
     """Rows of every client in a single real data set."""
     y = labels.content
@@ -294,15 +271,23 @@ def check_hosted(settings: RunSettings, hosted: Sequence[int]) -> None:
     ------
     ConfigError
     """
-    check_hosted_data(settings, hosted)
-    if settings.partition != FILES or not has_own_graphs(settings) or len(hosted) < 2:
+    if len(hosted) < 2:
         return
-    if len({_folder_of_client(settings, c) for c in hosted}) < len(hosted):
+    if settings.dataset in _FROM_TABLES:
+        count = settings.num_clients
+        places = {client_folder(settings.data_dir, c, count) for c in hosted}
+    elif settings.dataset == SMILES_CSV:
+        places = {client_file(settings, c) for c in hosted}
+    elif settings.partition == FILES and has_own_graphs(settings):
+        places = {Path(_folder_of_client(settings, c)) for c in hosted}
+    else:
+        return
+    if len(places) < len(hosted):
         raise ConfigError(
-            f"this node hosts clients {', '.join(map(str, hosted))}, and by partition"
-            f" {FILES!r} each has graphs of its own, but two of them would read the"
-            f" files in {settings.data_dir!r} itself; give every client a folder"
-            " client-<id> below data-dir (on a site: data-path), or the node one client"
+            f"this node hosts clients {', '.join(map(str, hosted))}, but"
+            f" {settings.data_dir!r} holds the data of one client, on which they would"
+            " all train; give the node one of them (clients of --node-config), or a"
+            " folder with a folder or CSV file for each client (data-path)"
         )
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,36 +36,6 @@ def need_graphs(count: int, client_id: int, what: str, place: Path) -> None:
             f" validating and testing needs at least {MIN_GRAPHS}; add some, or leave"
             " this client out"
         )
-
-
-def trained_elsewhere(
-    y: IntArray,
-    shares: Sequence[IntArray],
-    *,
-    seed: int,
-    held_out: float,
-) -> list[tuple[int, int]]:
-    """Count each client's test graphs on which others train, and all of them.
-
-    A client trains on none of its own test graphs: whoever trains on one is another.
-
-    Parameters
-    ----------
-    y : int array, shape (num_graphs,)
-        Classes of the data set.
-    shares : sequence of int arrays
-        Rows of each client, as a partitioner returns them.
-    seed, held_out
-        As for :func:`split_client`.
-    """
-    is_trained_on = np.zeros(len(y), bool)
-    tested: list[IntArray] = []
-    for rows in shares:
-        at = np.arange(len(rows))
-        train, _, test = split_client(at, y[rows], seed=seed, held_out=held_out)
-        is_trained_on[rows[train]] = True
-        tested.append(rows[test])
-    return [(int(is_trained_on[rows].sum()), len(rows)) for rows in tested]
 
 
 def split_graphs(

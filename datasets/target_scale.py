@@ -20,7 +20,7 @@ from fedgraph_flwr.core.words import shortened
 
 from .catalog import is_users, label_kind
 from .molecules import warn_once
-from .tabular.cells import MIN_COUNT, Numbers
+from .tabular.cells import MIN_COUNT, codes
 
 KEY = "csv-label-scale"
 FAR = 10.0  # how many times larger or smaller than 1, or than another, is too far
@@ -82,8 +82,7 @@ def scaled(partition: GraphPartition, settings: RunSettings) -> GraphPartition:
     found: dict[str, Scale] = {}
     for task, column in zip(partition.tasks, y.T, strict=True):
         known = column[~np.isnan(column)]
-        codes = Numbers(known).codes(MIN_COUNT)
-        known = known[~np.isin(known, list(codes))]  # as -999
+        known = known[~np.isin(known, [*codes(known, MIN_COUNT)])]  # without -999
         if len(known) >= _FEWEST:
             found[task] = float(known.mean()), float(known.std())
     if words := describe_far(found):

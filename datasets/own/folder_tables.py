@@ -1,26 +1,13 @@
-"""The tables in a user's folder: CSV and Parquet files.
-
-Everything comes out as text, cell by cell; ``encode`` turns it into numbers.
-"""
+"""Finds the tables in a user's folder: CSV and Parquet files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.words import shortened
 
-from ..tabular.schema_file import SPLIT
-from ..tabular.table import (
-    Rows,
-    Table,
-    Tables,
-    as_rows,
-    check_columns,
-    read_csv,
-)
+from ..tabular.table import Table, Tables
 
 CORRECT_PLACE = "correct data-dir (on a site: data-path of --node-config)"
 
@@ -36,20 +23,13 @@ def holds_tables(folder: Path, *, of_any_kind: bool = False) -> bool:
 
 def wanted_tables(folder: Path) -> str:
     """Say which tables and columns a folder must have, and which files it has."""
-    found = sorted(p.name for e in ("csv", "parquet") for p in folder.glob(f"*.{e}"))
-    got = f"; got {shortened(', '.join(found))}: rename files and columns"
-    sets = sorted(folder.glob("*_graph_indicator.txt"))
-    if sets:
-        name = sets[0].name.removesuffix("_graph_indicator.txt")
-        got = (
-            f"; a set in TU's layout lies here: put its files into {name}/raw, and set"
-            f" dataset to 'tu:{name}' and partition to 'files'"
-        )
+    found = sorted(p.name for p in folder.glob("*.*") if p.is_file())
     return (
         "one graph is nodes.csv (columns node, label, and what describes a node) and"
         " edges.csv (source, target); whole graphs are graphs.csv (graph, and what is"
         " to be predicted), nodes.csv (graph, node, ...) and edges.csv (graph, source,"
-        f" target){got * bool(found or sets)}"
+        f" target); got {shortened(', '.join(found)) or 'no file'}: rename files and"
+        " columns (files in TU's layout are read as tu:NAME)"
     )
 
 
@@ -71,7 +51,7 @@ def find_tables(folder: Path, *, whole_graphs: bool) -> Tables:
     Raises
     ------
     DataError
-        A file is missing, there twice, or its first line names no usable columns.
+        A file is missing, or there twice.
     """
     return Tables(
         graphs=_table(folder, "graphs") if whole_graphs else None,
@@ -95,68 +75,4 @@ def _table(folder: Path, stem: str) -> Table:
         raise DataError(
             f"{folder} has {stem}.csv and {stem}.parquet; delete one of them"
         )
-    (path,) = places
-    is_csv = path.suffix == ".csv"
-    columns = next(read_csv(path), (0, []))[1] if is_csv else _parquet_columns(path)
-    check_columns(path, columns)
-    near = next((c for c in columns if c.lower() == SPLIT != c), None)
-    if near is not None:
-        raise DataError(
-            f"{path}, line 1: column {near!r} is not read as {SPLIT!r}: call it so if"
-            " it says which rows train, validate and test, and give it another name if"
-            " not"
-        )
-
-    def read() -> Rows:
-        if is_csv:
-            return as_rows(columns, islice(read_csv(path), 1, None))
-        return _parquet_rows(path, columns)
-
-    unit = "line" if is_csv else "row"
-    return Table(path, tuple(columns), read, unit=unit)
-
-
-def _parquet_columns(path: Path) -> list[str]:
-    try:
-        from pyarrow import parquet
-
-        return [str(name).strip() for name in parquet.read_schema(path).names]
-    except ImportError as error:
-        raise DataError(
-            f"{path} needs the package pyarrow, which is not installed: pip install"
-            " pyarrow, or save the table as .csv"
-        ) from error
-    except (OSError, ValueError) as error:  # pyarrow's errors derive from these
-        raise _no_parquet(path, error) from error
-
-
-def _no_parquet(
-    path: Path, error: Exception, row: int = 1, column: str = ""
-) -> DataError:
-    place = f"{path}, row {row}" + (f", column {column!r}" if column else "")
-    return DataError(
-        f"{place}: cannot be read as Parquet: {error}; write it again, with"
-        " columns of numbers, texts or truth values"
-    )
-
-
-def _parquet_rows(path: Path, columns: Sequence[str]) -> Rows:
-    import pyarrow
-    from pyarrow import compute, parquet
-
-    found: dict[str, list[str]] = {name: [] for name in columns}
-    name = ""
-    try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches():
-                for name, column in zip(columns, batch.columns, strict=True):
-                    texts = compute.fill_null(column.cast(pyarrow.string()), "")
-                    kind = getattr(column.type, "value_type", column.type)
-                    if pyarrow.types.is_boolean(kind):  # True, as CSV files have it
-                        texts = compute.utf8_capitalize(texts)
-                    found[name] += [cell.strip() for cell in texts.to_pylist()]
-                name = ""
-    except (OSError, ValueError, NotImplementedError) as error:
-        done = min(map(len, found.values()))
-        raise _no_parquet(path, error, done + 1, name) from error
-    return Rows(range(1, len(found[columns[0]]) + 1), found)
+    return Table(places[0])

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,221 +22,62 @@ from ..cache import CACHE_FORMAT, cache_root, checksum, open_or_build
 from ..tabular.cells import same_look
 from ..tabular.encode import (
     MAKE_FIT,
+    Flaw,
     LeftOut,
     Problems,
     count_rows,
     far_columns,
     first_few,
+    need_columns,
 )
 from ..tabular.rows import (
-    Edges,
-    Nodes,
-    Units,
+    BoolArray,
+    Names,
+    find_ends,
     first_rows,
-    read_edges,
-    read_nodes,
+    nameless,
+    note,
+    read_features,
     read_units,
 )
-from ..tabular.schema_file import GRAPHS_CSV, KEYS, SPLIT, Schema
-from ..tabular.table import Table, Tables, unchanged
+from ..tabular.schema_file import GRAPHS_CSV, KEYS, Schema
+from ..tabular.table import SPLIT, Table, Tables, unchanged
 from .folder_tables import find_tables
 
-_VERSION = 8  # part of every fingerprint: raise it when tables are read otherwise
+_VERSION = 9  # part of every fingerprint: raise it when tables are read otherwise
 _SHORT = 12  # digits of a hash
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnData:
-    """The graphs of one folder, as cached; further fields are those of ``GraphSet``.
+class OwnData(GraphSet):
+    """The graphs of one folder, as cached; ``y`` of a node without label is -1.
 
     Parameters
     ----------
-    y
-        Of one graph it has the class of each node, -1 where it is missing.
-    unused : str
-        Names no column.
     tasks : list of str
         Names of the columns of ``y``; empty if graphs or nodes have a class.
     row : int64 array, shape (num_graphs,) or (num_nodes,)
         Row of each graph or node in its table, from 0, the header not counted.
     role : int8 array, of the same shape
         0 train, 1 val, 2 test, -1 where the table says nothing.
+    has_split : bool
+        Whether the table has a column of splits.
     bad : list of str
         Rows that were left out: file, line, column, what is wrong, cure.
     not_used, dropped, left_out, remarks : list of str
-        Columns and files; kinds of rows of edges that make no edge; shares of the
-        tables, e.g. "4.6 % of edges"; cells and names that may mean something else.
+        Columns; kinds of rows of edges that make no edge; shares of the tables, e.g.
+        "4.6 % of edges"; cells and names that may mean something else.
     """
 
-    name: str = ""
-    x: NDArray[np.generic]
-    edge_index: NDArray[np.int32]
-    node_ptr: IntArray
-    edge_ptr: IntArray
-    y: NDArray[Any]
-    num_features: int = 0
-    num_classes: int = 0
-    columns: str = ""
-    unused: str = ""
-    classes: Sequence[str] = ()
-    tasks: Sequence[str] = ()
+    tasks: list[str]
     row: IntArray
     role: NDArray[np.int8]
-    raw_sha256: str = ""
-    bad: Sequence[str] = ()
-    not_used: Sequence[str] = ()
     has_split: bool
-    dropped: list[str]
-    left_out: list[str]
-    remarks: list[str]
-
-    def graphs(self) -> GraphSet:
-        """All of them, arrays as they are."""
-        names = [f.name for f in fields(GraphSet) if f.name != "is_undirected"]
-        found = {name: getattr(self, name) for name in names}
-        return GraphSet(**found, is_undirected=True)
-
-
-Read = tuple[OwnData, list[str], list[LeftOut]]  # with names of graphs or nodes
-
-
-def read_graphs(
-    tables: Tables, schema: Schema, problems: Problems, *, needs_targets: bool
-) -> Read:
-    """Read whole graphs. A graph with a row that does not fit is left out."""
-    assert tables.graphs is not None
-    units = read_units(
-        tables.graphs, "graph", schema, problems, needs_targets=needs_targets
-    )
-    graph_of, name_of = first_rows(units.names), dict[str, int]()
-    nodes = read_nodes(tables, schema, graph_of, name_of, problems)
-    edges = read_edges(tables, schema, nodes, graph_of, name_of, problems)
-    bad = units.is_bad.copy()
-    for rows in (nodes, edges):
-        bad[rows.graph[rows.is_bad & (rows.graph >= 0)]] = True
-    counts = np.bincount(nodes.graph[nodes.graph >= 0], minlength=len(bad))
-    for at in np.flatnonzero((counts == 0) & ~bad).tolist():
-        problems.add(
-            tables.graphs.at(int(units.lines[at]), "graph"),
-            f"graph {units.names[at]!r} has no row in {tables.nodes.name}; add its"
-            " nodes, or delete this row",
-            units.names[at],
-        )
-        bad[at] = True
-    keep = ~bad & ~units.is_open
-    num_open = int(units.is_open.sum())
-    left_out = [
-        LeftOut("graphs", len(keep), int((~keep).sum()) - num_open),
-        LeftOut("graphs for want of a label", len(keep), 0, num_open),
-        LeftOut("nodes", len(nodes.graph), int(nodes.is_bad.sum()), nodes.num_outside),
-        LeftOut("edges", len(edges.fits), int(edges.is_bad.sum()), edges.num_outside),
-    ]
-    is_mine = nodes.graph >= 0
-    is_mine[is_mine] = keep[nodes.graph[is_mine]]
-    return _joined(units, keep, nodes, is_mine, keep, edges, left_out)
-
-
-def read_graph(
-    tables: Tables, schema: Schema, problems: Problems, *, needs_targets: bool
-) -> Read:
-    """Read one graph whose nodes are classified.
-
-    A node whose row does not fit is left out with its edges.
-    """
-    units = read_units(
-        tables.nodes, "node", schema, problems, needs_targets=needs_targets
-    )
-    count = len(units.names)
-    nodes = Nodes(
-        graph=np.zeros(count, np.int64),
-        name=np.arange(count),
-        x=units.x,
-        is_bad=units.is_bad,
-    )
-    name_of = first_rows(units.names)
-    edges = read_edges(tables, schema, nodes, {"": 0}, name_of, problems)
-    if len(edges.fits) and not edges.fits.any():
-        got = first_few(problems.found[-1:]) or "other names"
-        raise DataError(
-            f"{tables.edges.path}: none of its {len(edges.is_bad)} row(s) joins two"
-            f" nodes of {tables.nodes.name}, got: {got}; write source"
-            " and target as column 'node' has them"
-        )
-    keep = ~units.is_bad
-    is_lost = edges.is_bad | (edges.fits & ~keep[edges.ends].all(axis=0))
-    left_out = [
-        LeftOut("nodes", count, int(units.is_bad.sum())),
-        LeftOut("edges", len(is_lost), int(is_lost.sum()), edges.num_outside),
-    ]
-    return _joined(units, keep, nodes, keep, np.ones(1, np.bool_), edges, left_out)
-
-
-def _joined(
-    units: Units,
-    keep: NDArray[np.bool_],
-    nodes: Nodes,
-    is_mine: NDArray[np.bool_],
-    keep_graph: NDArray[np.bool_],
-    edges: Edges,
-    left_out: list[LeftOut],
-) -> Read:
-    """Put the graphs that are kept one after the other, nodes in the table's order.
-
-    ``keep``, ``is_mine`` and ``keep_graph`` say it of units, nodes and graphs.
-    """
-    rows = np.flatnonzero(is_mine)
-    rows = rows[np.argsort(nodes.graph[rows], kind="stable")]
-    place = np.full(len(nodes.graph), -1, np.int64)
-    place[rows] = np.arange(len(rows))
-    num_graphs = int(keep_graph.sum())
-    graph = (np.cumsum(keep_graph) - 1)[nodes.graph[rows]]  # of each node, ascending
-    node_ptr = pointer(np.bincount(graph, minlength=num_graphs))
-    ends = edges.ends[:, edges.fits]
-    ends = place[ends[:, (place[ends] >= 0).all(axis=0)]]
-    pairs = _both_ways(ends, len(rows))
-    per_graph = np.bincount(graph[pairs[0]], minlength=num_graphs)
-    lone = int(((per_graph == 0) & (np.diff(node_ptr) > 1)).sum())
-    remark = [f"{lone} of {num_graphs} graphs have several nodes and no edge"]
-    kept = np.flatnonzero(keep)
-    names = [units.names[at] for at in kept.tolist()]
-    data = OwnData(
-        x=np.ascontiguousarray(nodes.x[rows]),
-        edge_index=(pairs - node_ptr[graph[pairs[0]]]).astype(np.int32),
-        node_ptr=node_ptr,
-        edge_ptr=pointer(per_graph),
-        y=units.y[keep],
-        row=kept,
-        role=units.role[keep],
-        has_split=units.has_split,
-        dropped=_dropped(ends, pairs.shape[1] // 2),
-        left_out=[text for share in left_out if (text := str(share))],
-        remarks=units.notes + edges.notes + remark * (0 < lone < num_graphs),
-    )
-    return data, names, left_out
-
-
-def _both_ways(ends: IntArray, num_nodes: int) -> IntArray:
-    """Each edge once in each direction, by source, then target; no loops."""
-    source, target = np.concatenate([ends, ends[::-1]], axis=1)
-    return distinct_edges(source, target, num_nodes)
-
-
-def _dropped(ends: IntArray, num_edges: int) -> list[str]:
-    """Say how many rows make no edge, which are ``num_edges``.
-
-    A table may have every edge in both directions; then such a row repeats none.
-    """
-    rows = ends[:, ends[0] != ends[1]]
-    repeats = rows.shape[1] - num_edges
-    if repeats >= num_edges > 0:
-        key = np.sort(rows[0] * (ends.max() + 1) + rows[1])
-        directed = int((np.diff(key, prepend=-1) != 0).sum())
-        repeats = rows.shape[1] - directed if directed == 2 * num_edges else repeats
-    counts = {
-        "repeat an edge": repeats,
-        "join a node to itself": ends.shape[1] - rows.shape[1],
-    }
-    return [f"{count} row(s) that {what}" for what, count in counts.items() if count]
+    bad: list[str] = field(default_factory=list)
+    not_used: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
 
 def load_folder(
@@ -282,6 +122,9 @@ def build(
 ) -> tuple[OwnData, list[str], list[tuple[str, str]]]:
     """Read one folder without the cache, as :func:`load_folder`.
 
+    A graph with a row that does not fit is left out. If there is one graph, whose nodes
+    are classified, a node whose row does not fit is left out with its edges.
+
     Parameters
     ----------
     needs_targets : bool
@@ -296,48 +139,207 @@ def build(
     unfit : list of (str, str)
         Name of the graph or node that each entry of ``bad`` leaves out, and the entry.
     """
-    problems = Problems()
-    is_whole = schema.dataset == GRAPHS_CSV
+    problems, is_whole = Problems(), schema.dataset == GRAPHS_CSV
     tables = find_tables(folder, whole_graphs=is_whole)
     not_used = list_unused(tables, schema)
-    read = read_graphs if is_whole else read_graph
-    raw, names, shares = read(tables, schema, problems, needs_targets=needs_targets)
+    key, table = "graph" if is_whole else "node", tables.graphs or tables.nodes
+    units = read_units(table, key, schema, problems, needs_targets=needs_targets)
+    number_of = first_rows(units.names)
+    if is_whole:
+        is_bad = _twice(note(table, units.flaws, problems, units.names), units.names)
+        x, flaws = read_features(tables.nodes, schema, problems)
+        nodes = _whole_nodes(tables, schema, number_of, flaws, problems)
+        node_graph, node_name, bad_nodes, name_of = nodes
+    else:
+        x, flaws = read_features(tables.nodes, schema, problems)
+        is_bad = note(table, units.flaws + flaws, problems, units.names)
+        is_bad = bad_nodes = _twice(is_bad, units.names)
+        node_graph = np.zeros(len(is_bad), np.int64)
+        node_name, name_of = np.arange(len(is_bad)), number_of
+    edges = _edges(tables, schema, number_of, name_of, node_graph, node_name, problems)
+    edge_graph, ends, bad_edges = edges
+    fits: BoolArray = np.asarray((ends >= 0).all(axis=0))
+    is_open = np.zeros_like(is_bad)  # graphs that fit, but have no class
+    if is_whole:
+        is_bad[node_graph[bad_nodes & (node_graph >= 0)]] = True
+        is_bad[edge_graph[bad_edges & (edge_graph >= 0)]] = True
+        _without_nodes(tables, units.names, node_graph, is_bad, problems)
+        if schema.classes and needs_targets:
+            is_open = (units.y < 0) & ~is_bad
+    elif len(fits) and not fits.any():
+        got = first_few(problems.found[-1:]) or "other names"
+        raise DataError(
+            f"{tables.edges.path}: none of its {len(fits)} row(s) joins two nodes of"
+            f" {tables.nodes.name}, got: {got}; write source and target as column"
+            " 'node' has them"
+        )
+    else:
+        bad_edges = bad_edges | (fits & is_bad[ends].any(axis=0))
+    keep = ~is_bad & ~is_open
+    shares = [
+        LeftOut(f"{key}s", len(keep), int(is_bad.sum())),
+        LeftOut("graphs for want of a label", len(keep), 0, int(is_open.sum())),
+        LeftOut(
+            "edges", len(fits), int(bad_edges.sum()), int((~fits & ~bad_edges).sum())
+        ),
+    ]
+    if is_whole:
+        outside = int(((node_graph < 0) & ~bad_nodes).sum())
+        shares.insert(2, LeftOut("nodes", len(x), int(bad_nodes.sum()), outside))
     # What is predicted is listed item by item; an edge that is lost stands nowhere.
     shares = [s for s in shares if needs_targets or s.what == "edges"]
-    _check(folder, schema, raw, shares, problems, bad_rows)
+    kept = np.flatnonzero(keep)
+    _check(folder, schema, len(kept), shares, problems, bad_rows)
+    number = np.cumsum(keep) - 1 if is_whole else np.zeros(1, np.int64)
+    is_mine = (node_graph >= 0) & keep[node_graph] if is_whole else keep
+    rows = np.flatnonzero(is_mine)
+    rows = rows[np.argsort(node_graph[rows], kind="stable")]
+    graph = number[node_graph[rows]]  # of each node, ascending
+    num_graphs = len(kept) if is_whole else 1
+    node_ptr = pointer(np.bincount(graph, minlength=num_graphs))
+    place = np.full(len(x), -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    ends = place[ends[:, fits]]
+    ends = ends[:, (ends >= 0).all(axis=0)]
+    pairs = _both_ways(ends, len(rows))
+    x = np.ascontiguousarray(x[rows])
+    remarks = far_columns(schema, tables.nodes, x)
+    if schema.degree:  # one-hot, as numbers of columns
+        degrees = np.minimum(np.bincount(pairs[0], minlength=len(rows)), schema.degree)
+        x = degrees.astype(np.min_scalar_type(schema.degree))
     shape = f"degrees up to {schema.degree}" if schema.degree else ""
-    made = replace(
-        raw,
+    names = [units.names[at] for at in kept.tolist()]
+    made = OwnData(
         name=schema.dataset,
-        x=_with_degrees(raw, schema),
+        x=x,
+        edge_index=(pairs - node_ptr[graph[pairs[0]]]).astype(np.int32),
+        node_ptr=node_ptr,
+        edge_ptr=pointer(np.bincount(graph[pairs[0]], minlength=num_graphs)),
+        y=units.y[keep],
         num_features=schema.width,
         num_classes=schema.num_outputs,
+        is_undirected=True,
+        raw_sha256=raw_sha256,
         columns=f"{shape or f'{schema.width} column(s)'} by schema"
         f" {schema.sha256[:_SHORT]}",
         unused=f"{len(not_used)} column(s) or file(s)" if not_used else "",
         classes=list(schema.classes),
         tasks=[] if schema.classes else list(schema.targets),
-        raw_sha256=raw_sha256,
+        row=kept,
+        role=units.role[keep],
+        has_split=units.has_split,
         bad=[str(problem) for problem in problems.found],
         not_used=not_used,
-        remarks=[
-            *problems.remarks,
-            *far_columns(schema, tables.nodes, raw.x),
-            *same_look("graphs" if is_whole else "nodes", names),
-            *raw.remarks,
-        ],
+        dropped=_dropped(ends, pairs.shape[1] // 2),
+        left_out=[text for share in shares if (text := str(share))],
+        remarks=[*problems.remarks, *remarks, *same_look(f"{key}s", names)],
     )
     return made, names, [(p.name, str(p)) for p in problems.found]
 
 
-def _with_degrees(raw: OwnData, schema: Schema) -> NDArray[np.generic]:
-    """Return x; without features, one-hot degrees as numbers of columns."""
-    if not schema.degree:
-        return raw.x
-    first = np.repeat(raw.node_ptr[:-1], np.diff(raw.edge_ptr))
-    counts = np.bincount(raw.edge_index[0] + first, minlength=int(raw.node_ptr[-1]))
-    small = np.minimum(counts, schema.degree)
-    return small.astype(np.min_scalar_type(schema.degree))
+def _twice(is_bad: BoolArray, names: Sequence[str]) -> BoolArray:
+    """Count the first row of a name that is there twice as bad, too."""
+    first = first_rows(names)
+    for row, name in enumerate(names):
+        if first[name] != row and name:
+            is_bad[first[name]] = True
+    return is_bad
+
+
+def _whole_nodes(
+    tables: Tables,
+    schema: Schema,
+    graph_of: dict[str, int],
+    flaws: list[Flaw],
+    problems: Problems,
+) -> tuple[IntArray, IntArray, BoolArray, dict[str, int]]:
+    """Graph, number of the name, and badness of each row of nodes; numbers of names."""
+    table, graphs = tables.nodes, tables.graphs
+    assert graphs is not None
+    need_columns(table, ["graph"])
+    rows, name_of = table.rows, dict[str, int]()
+    known = Names("graph", graph_of, graphs.name, drop=schema.drops_outside)
+    graph, named, strangers = known.graphs(rows)
+    flaws = [*flaws, *strangers, *nameless("node", rows)]
+    numbers = (name_of.setdefault(n, len(name_of)) for n in rows.cells["node"])
+    name = np.fromiter(numbers, np.int64, len(graph))
+    is_bad = note(table, flaws, problems, named)
+    order = np.lexsort((name, graph))
+    same = (np.diff(graph[order]) == 0) & (np.diff(name[order]) == 0)
+    repeated = order[1:][same & (graph[order[1:]] >= 0)].tolist()
+    text = "the graph has another node of this name; rename or delete one of them"
+    is_bad |= note(table, [(row, "node", text) for row in repeated], problems, named)
+    return graph, name, is_bad, name_of
+
+
+def _edges(
+    tables: Tables,
+    schema: Schema,
+    graph_of: dict[str, int],
+    name_of: dict[str, int],
+    node_graph: IntArray,
+    node_name: IntArray,
+    problems: Problems,
+) -> tuple[IntArray, IntArray, BoolArray]:
+    """Graph, ends as rows of nodes (-1: unknown), and badness of each row of edges."""
+    table, graphs, drop = tables.edges, tables.graphs, schema.drops_outside
+    need_columns(table, [*["graph"] * bool(graphs), *KEYS["edges"]])
+    graph, named = np.zeros(len(table.rows.lines), np.int64), list[str]()
+    flaws: list[Flaw] = []
+    if graphs:
+        known = Names("graph", graph_of, graphs.name, drop=drop)
+        graph, named, flaws = known.graphs(table.rows)
+    where = f"{tables.nodes.name}{' with this graph' * bool(graphs)}"
+    nodes = Names("node", name_of, where, drop=drop)
+    ends, more = find_ends(table.rows, graph, nodes, node_graph, node_name)
+    return graph, ends, note(table, flaws + more, problems, named)
+
+
+def _without_nodes(
+    tables: Tables,
+    names: Sequence[str],
+    node_graph: IntArray,
+    is_bad: BoolArray,
+    problems: Problems,
+) -> None:
+    """Note graphs that have no nodes."""
+    table = tables.graphs
+    assert table is not None
+    counts = np.bincount(node_graph[node_graph >= 0], minlength=len(is_bad))
+    flaws = [
+        (
+            row,
+            "graph",
+            f"graph {names[row]!r} has no row in {tables.nodes.name}; add its nodes, or"
+            " delete this row",
+        )
+        for row in np.flatnonzero((counts == 0) & ~is_bad).tolist()
+    ]
+    is_bad |= note(table, flaws, problems, names)
+
+
+def _both_ways(ends: IntArray, num_nodes: int) -> IntArray:
+    """Each edge once in each direction, by source, then target; no loops."""
+    source, target = np.concatenate([ends, ends[::-1]], axis=1)
+    return distinct_edges(source, target, num_nodes)
+
+
+def _dropped(ends: IntArray, num_edges: int) -> list[str]:
+    """Say how many rows make no edge, which are ``num_edges``.
+
+    A table may have every edge in both directions; then such a row repeats none.
+    """
+    rows = ends[:, ends[0] != ends[1]]
+    repeats = rows.shape[1] - num_edges
+    if repeats >= num_edges > 0:
+        key = np.sort(rows[0] * (ends.max() + 1) + rows[1])
+        directed = int((np.diff(key, prepend=-1) != 0).sum())
+        repeats = rows.shape[1] - directed if directed == 2 * num_edges else repeats
+    counts = {
+        "repeat an edge": repeats,
+        "join a node to itself": ends.shape[1] - rows.shape[1],
+    }
+    return [f"{count} row(s) that {what}" for what, count in counts.items() if count]
 
 
 def list_unused(tables: Tables, schema: Schema) -> list[str]:
@@ -362,7 +364,7 @@ def list_unused(tables: Tables, schema: Schema) -> list[str]:
 def _check(
     folder: Path,
     schema: Schema,
-    raw: OwnData,
+    num_kept: int,
     shares: Sequence[LeftOut],
     problems: Problems,
     bad_rows: str,
@@ -378,7 +380,7 @@ def _check(
             f" {first_few(problems.found)}. To leave such rows out with their graph or"
             " node, set csv-bad-rows to 'skip'"
         )
-    if not len(raw.row):
+    if not num_kept:
         word = "graph" if schema.dataset == GRAPHS_CSV else "node"
         got = f", got: {first_few(problems.found)}" if count else ""
         raise DataError(

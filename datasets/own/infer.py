@@ -11,28 +11,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.words import shortened
 
 from ..tabular.cells import (
     MIN_COUNT,
-    Numbers,
-    Unknown,
     as_whole,
     by_value,
-    is_compact_day,
-    odd_one,
+    not_known,
     read_day,
+    readings,
     same_look,
-    shape,
 )
 from ..tabular.encode import meaning, need_columns, read_numbers
 from ..tabular.schema_file import (
@@ -47,102 +45,110 @@ from ..tabular.schema_file import (
     NUMBER,
     REFUSE,
     RESERVED,
-    SPLIT,
     TARGET_KINDS,
     Feature,
-    Missing,
     Schema,
     is_name,
 )
-from ..tabular.table import Table
+from ..tabular.table import SPLIT, Table
 from .folder_tables import find_tables, holds_tables, is_one_graph, wanted_tables
 
+DEFAULT_DEGREE = 16
 _MOST_DISTINCT = 1000  # categories of one column, before it counts as text
+_MOST_CLASSES = 20  # different numbers, before they count as numbers to predict
 _ODD = 10  # cells of a column of numbers, of which one may be no number
 _NOISE = 1e-7  # of a mean, as a spread: numbers of 32 bits have it
-_MOST_ODD = 12  # categories that look like numbers or dates in another form
-_THOUSANDS = re.compile(r"-?[1-9]\d{0,2}(?:\.\d{3})*|0")
+_SHOWN = 20  # names of a column, with their shares
+_DAY_0, _LAST_DAY = date(1970, 1, 1).toordinal(), date.max.toordinal()
+_YEARS_FROM_2020 = (18_262.0, 365.25)  # shift and scale of dates without statistics
+_ANY_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
+_CORRECT = (
+    ", and such a row does not fit: correct the cell (an empty one is a missing value)"
+    " and make the schema again, or make the column a category in the schema"
+)
 
 
-class Profile:
-    """Statistics of one column of a table.
+class Column:
+    """One column of a table.
 
-    ``holders`` says in how many graphs or nodes each different cell stands; None if
-    there are too many different cells. ``num_odd`` cells are neither missing nor finite
-    numbers; ``first`` has the line and text of one of them. ``rows`` counts rows of
-    each cell. ``num_owners`` graphs or nodes have a number or date. A cell that fewer
-    than ``enough`` of them have is of single ones.
+    Parameters
+    ----------
+    table : Table
+    name : str
+    owner : str
+        Column that names the graph or node of a row.
+    enough : int
+        A cell that fewer graphs or nodes have is of single ones.
+
+    Attributes
+    ----------
+    values, days : float64 array
+        Cells as numbers and as days since 1970: NaN if missing, infinity if none.
+    rows, holders : dict of str
+        How many rows, and how many graphs or nodes, have each cell that is not missing.
     """
 
-    def __init__(self, table: Table, column: str, owner: str, enough: int) -> None:
-        self.table, self.column, self.enough = table, column, enough
-        cells = table.rows.cells[column]
-        values, days = read_numbers(cells), np.full(len(cells), np.nan)
-        odd = np.flatnonzero(np.isinf(values)).tolist()
-        day = {cell: read_day(cell) for cell in {cells[row] for row in odd}}
-        days[odd] = [day[cells[row]] for row in odd]
-        is_number, is_day = np.isfinite(values), np.isfinite(days)
-        frame = pd.DataFrame({"cell": cells, "owner": table.rows.cells[owner]})
-        pairs = frame[~np.isnan(values)].drop_duplicates()
-        holders = pairs.cell.value_counts(sort=False).to_dict()
-        self.names = list(holders)
-        self.holders = holders if len(holders) <= _MOST_DISTINCT else None
-        self.rows = Counter(cells)
-        usual = max(holders, key=self.rows.__getitem__, default="")
-        self._has_usual = holders.get(usual, 0)  # graphs or nodes
-        self._has_another = pairs.owner[pairs.cell != usual].nunique()
-        self.unknown, self.days = Unknown.of(cells, values), Numbers(days[is_day])
-        self.count = int((~np.isnan(values)).sum())
-        self.num_missing, self.num_odd = len(cells) - self.count, len(odd)
-        self.first = (table.rows.lines[odd[0]], cells[odd[0]]) if odd else (0, "")
-        self.num_owners = frame.owner[is_number | is_day].nunique()
-        self.all_differ = frame.cell[is_number].is_unique
+    def __init__(self, table: Table, name: str, owner: str, enough: int) -> None:
+        self.table, self.name, self.enough = table, name, enough
+        self.cells = table.rows.cells[name]
+        self.values = read_numbers(self.cells)
+        self.is_odd = np.isinf(self.values)
+        odd = {self.cells[row] for row in np.flatnonzero(self.is_odd).tolist()}
+        day = {cell: read_day(cell) for cell in odd}
+        self.days = np.array([day.get(cell, np.nan) for cell in self.cells])
+        every = pd.DataFrame({"cell": self.cells, "owner": table.rows.cells[owner]})
+        self._known = every[~np.isnan(self.values)]
+        self.rows: dict[str, int] = self._known.cell.value_counts(sort=False).to_dict()
+        pairs = self._known.drop_duplicates()
+        self.holders: dict[str, int] = pairs.cell.value_counts(sort=False).to_dict()
+        self.count, self.num_odd = len(self._known), int(self.is_odd.sum())
 
     @property
-    def numbers(self) -> Numbers:
-        """Statistics of the cells that are numbers."""
-        return self.unknown.numbers
+    def what(self) -> str:
+        """Name of the column and of its table."""
+        return self.table.of(self.name)
+
+    @cached_property
+    def is_flag(self) -> bool:
+        """Whether all values are 0 or 1, or truth values."""
+        values = read_numbers(list(self.holders)[:_MOST_CLASSES], truth=True)
+        return 0 < len(self.holders) <= _MOST_CLASSES and set(values) <= {0, 1}
 
     @property
     def is_number(self) -> bool:
         """Whether all cells that are not missing are numbers, or truth values."""
         return not self.num_odd or self.is_flag
 
-    @property
-    def is_mostly_number(self) -> bool:
-        """Whether so many are that the others look like mistakes."""
-        few = _ODD * self.num_odd <= self.count and not self.has_codes
-        return self.is_flag or (few and not (self.num_odd and self.is_grouped))
+    @cached_property
+    def kind(self) -> str:
+        """Number, date or category, by nine of ten cells.
 
-    @property
-    def is_grouped(self) -> bool:
-        """Whether 1.234 may mean 1234: so are all, or whole numbers below 1000."""
-        are_so = any("." in name for name in self.names)
-        return are_so and all(map(_THOUSANDS.fullmatch, self.names))
-
-    @property
-    def is_left_out(self) -> bool:
-        """Whether so many are written oddly that they are no category."""
-        return self.is_written_oddly and len(self.names) > _MOST_ODD
-
-    @property
-    def is_written_oddly(self) -> bool:
-        """Whether numbers or dates seem meant, written in a form that is not read.
-
-        Nearly all different cells hold digits, and few forms are left without these; or
-        half of the cells are numbers, and the others no category.
+        Numbers with other texts are categories if many graphs or nodes have each.
         """
-        if self.is_mostly_number or self.is_date:
-            return False
-        forms = [shape(name) for name in self.names if re.search(r"\d", name)]
-        is_most = _ODD * len(forms) >= (_ODD - 1) * len(self.names) > 0
-        is_one_form = is_most and len(set(forms)) <= max(1, len(forms) // 4)
-        return is_one_form or (2 * self.num_odd <= self.count and not self.has_codes)
+        are_codes = self.num_odd and min(self.holders.values()) >= self.enough
+        if self.is_flag or (_ODD * self.num_odd <= self.count and not are_codes):
+            return NUMBER
+        num_days = int(np.isfinite(self.days).sum())
+        is_date = 0 < (_ODD - 1) * self.count <= _ODD * num_days
+        return DATE if is_date else CATEGORY
 
     @property
-    def is_date(self) -> bool:
-        """Whether nearly all are dates that can be read."""
-        return 0 < _ODD * self.count <= (_ODD * self.days.count) + self.count
+    def numbers(self) -> NDArray[np.float64]:
+        """Finite numbers, or days of a column of dates."""
+        values = self.days if self.kind == DATE else self.values
+        return values[np.isfinite(values)]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it has so many different cells that they are no categories."""
+        return self.kind == CATEGORY and len(self.holders) > _MOST_DISTINCT
+
+    @property
+    def is_id(self) -> bool:
+        """Whether it looks like row numbers: whole numbers, all different."""
+        found = self.numbers
+        is_whole = self.kind == NUMBER and bool((found == np.rint(found)).all())
+        return is_whole and MIN_COUNT <= len(found) == len(np.unique(found))
 
     @property
     def is_constant(self) -> bool:
@@ -151,63 +157,79 @@ class Profile:
         Numbers do so, too, that differ by rounding, or in fewer than ``enough`` graphs
         or nodes.
         """
-        if len(self.names) == 1:
-            return True
-        if self.is_flag or not (self.is_mostly_number or self.is_date):
+        if len(self.holders) == 1 or self.is_flag or self.kind == CATEGORY:
+            return len(self.holders) == 1
+        usual = max(self.rows, key=self.rows.__getitem__)
+        num_others = self._known.owner[self._known.cell != usual].nunique()
+        found = self.numbers
+        is_whole = self.kind == DATE or bool((found == np.rint(found)).all())
+        noise = 0.0 if is_whole else _NOISE * abs(found.mean())
+        is_flat = bool(found.std() <= noise)
+        return is_flat or num_others < self.enough <= self.holders[usual]
+
+    @property
+    def num_owners(self) -> int:
+        """How many graphs or nodes have a number or date."""
+        is_fit = np.isfinite(self.values) | np.isfinite(self.days)
+        return int(self._known.owner[is_fit[self._known.index]].nunique())
+
+    @property
+    def is_written_oddly(self) -> bool:
+        """Whether numbers or dates seem meant that are written in other forms."""
+        if self.kind != CATEGORY:
             return False
-        one = self.days if self.is_date else self.numbers
-        noise = 0.0 if self.is_date or one.is_integer else _NOISE * abs(one.mean)
-        are_few = self._has_another < self.enough <= self._has_usual
-        return one.std <= noise or are_few
+        meant = sum(bool(readings(c) or _ANY_DATE.match(c)) for c in self.holders)
+        are_codes = min(self.holders.values()) >= self.enough
+        is_half = 2 * self.num_odd <= self.count and not are_codes
+        return is_half or _ODD * meant >= (_ODD - 1) * len(self.holders)
 
     @property
-    def has_codes(self) -> bool:
-        """Whether many graphs or nodes have each cell, some of them no number."""
-        if not self.num_odd or self.holders is None:
-            return False
-        return all(count >= self.enough for count in self.holders.values())
-
-    @property
-    def is_id(self) -> bool:
-        """Whether it looks like row numbers: whole numbers, all different."""
-        is_whole = self.is_mostly_number and self.numbers.is_integer
-        return is_whole and self.all_differ and self.numbers.count >= MIN_COUNT
-
-    @property
-    def is_flag(self) -> bool:
-        """Whether all values are 0 or 1, or truth values."""
-        values = read_numbers(self.distinct(), truth=True)
-        return bool(len(values)) and bool(np.isin(values, (0, 1)).all())
-
-    def distinct(self) -> list[str]:
-        """List different cells, in order; all of them only if there are not many."""
-        if self.holders is None:
-            return ["..."]
-        return sorted(self.holders, key=_order)
-
     def frequent(self) -> list[str]:
-        """List cells that enough graphs or nodes have."""
-        found = (self.holders or {}).items()
-        return sorted((c for c, n in found if n >= self.enough), key=_order)
+        """Names that enough graphs or nodes have, numbers in their order."""
+        found = [c for c, n in self.holders.items() if n >= self.enough and is_name(c)]
+        values = dict(zip(found, read_numbers(found).tolist(), strict=True))
+        return sorted(found, key=lambda c: (values[c], c))
+
+    def doubts(self, listed: Collection[str] = ()) -> list[str]:
+        """Name cells that may mean something else."""
+        found = not_known(
+            self.what,
+            self.cells,
+            self.enough,
+            numbers=self.days if self.kind == DATE else self.values,
+            listed=listed,
+            **({"shown": _date} if self.kind == DATE else {}),
+        )
+        if self.is_written_oddly:
+            found.append(
+                f"{self.odd_cells()}; if numbers or dates are meant, write a point"
+                " before decimals and nothing between thousands or around numbers, and"
+                " dates as 2024-01-31, in all rows and at all sites, and make the"
+                " schema again"
+            )
+        return found
+
+    def odd_cells(self) -> str:
+        """Say how many cells are no numbers, and which is the first."""
+        at = int(np.flatnonzero(self.is_odd)[0])
+        place, cell = (
+            self.table.at(self.table.rows.lines[at], self.name),
+            self.cells[at],
+        )
+        return (
+            f"{self.what}: {self.num_odd} of {self.count} cells are no numbers (the"
+            f" first: {place}: {shortened(repr(cell))}{meaning(cell)})"
+        )
+
+    def shares(self, what: str, names: Sequence[str]) -> str:
+        """Say how many rows have each name."""
+        counts = {name: self.rows[name] for name in names}
+        counts["none of these"] = len(self.cells) - sum(counts.values())
+        found = [f"{n} ({c / len(self.cells):.1%})" for n, c in counts.items() if c]
+        return f"{what} {', '.join(found[:_SHOWN])}{', ...' * (len(found) > _SHOWN)}"
 
 
-def _order(cell: str) -> tuple[bool, float, str]:
-    value = float(read_numbers([cell])[0])
-    return not math.isfinite(value), value if math.isfinite(value) else 0.0, cell
-
-
-DEFAULT_DEGREE = 16
-_SHOWN = 20  # names of a column, with their shares
-_MOST_CLASSES = 20  # different numbers, before they count as numbers to predict
-_DAY_0, _LAST_DAY = date(1970, 1, 1).toordinal(), date.max.toordinal()
-_BY_HAND = " (else: add a [[feature]] by hand)"
-_CORRECT = (
-    ", and such a row does not fit: correct the cell (an empty one is a missing value)"
-    " and make the schema again, or make the column a category in the schema"
-)
-_YEARS_FROM_2020 = (18_262.0, 365.25)  # shift and scale of dates without statistics
-
-
+@np.errstate(over="ignore", invalid="ignore")
 def infer_schema(
     folder: Path,
     *,
@@ -251,14 +273,14 @@ def infer_schema(
         )
     is_whole = not is_one_graph(folder)
     tables = find_tables(folder, whole_graphs=is_whole)
-    notes: list[str] = []
     owner = "graph" if is_whole else "node"
-    nodes = profile(tables.nodes, owner, min_count)
+    notes: list[str] = []
+    nodes = _columns(tables.nodes, owner, min_count)
     if tables.graphs is not None:
         need_columns(tables.graphs, ["graph", *(t for t in targets if t != ALL)])
-        found = profile(tables.graphs, "graph", min_count)
-        table = tables.graphs
-        target_kind, names = _choose_targets(table, found, targets, kind, notes)
+        found = _columns(tables.graphs, "graph", min_count)
+        names = _choose_targets(tables.graphs, found, targets, notes)
+        kind = _target_kind(tables.graphs, [found[n] for n in names], kind, notes)
         notes += [
             f"{column} of nodes is not used: so is called what is predicted, or splits"
             for column in nodes
@@ -271,22 +293,17 @@ def infer_schema(
                 f"{folder} is one graph, whose column 'label' of nodes has classes;"
                 " leave --targets and --kind out"
             )
-        target_kind, names, found = "classes", (LABEL,), nodes
-        table = tables.nodes
-    classes: tuple[str, ...] = ()
-    if target_kind == "classes":
-        classes = _classes(found[names[0]], owner, notes)
+        kind, names, found = "classes", (LABEL,), nodes
+    classes = _classes(found[names[0]], owner, notes) if kind == "classes" else ()
     made = [
         _feature(one, statistics=statistics, notes=notes)
         for column, one in nodes.items()
         if column not in (SPLIT, *names)
     ]
     features = tuple(feature for feature in made if feature)
-    alike = {f"{f.column} of nodes": nodes[f.column] for f in features if f.categories}
-    if classes:
-        alike[f"{names[0]} of {table.name}"] = found[names[0]]
-    for what, one in alike.items():
-        notes += same_look(what, one.distinct())
+    alike = [nodes[f.column] for f in features if f.kind == CATEGORY]
+    for one in [*alike, *([found[names[0]]] if classes else [])]:
+        notes += same_look(one.what, sorted(one.holders))
     if not features:
         notes.append(
             f"nodes have no usable feature: one-hot degrees up to {DEFAULT_DEGREE}"
@@ -295,7 +312,7 @@ def infer_schema(
     return (
         Schema(
             dataset=GRAPHS_CSV if is_whole else GRAPH_CSV,
-            target_kind=target_kind,
+            target_kind=kind,
             targets=names,
             classes=classes,
             features=features,
@@ -305,280 +322,191 @@ def infer_schema(
     )
 
 
-def profile(table: Table, owner: str, enough: int) -> dict[str, Profile]:
-    """Profile every column that is no key of the table."""
+def _columns(table: Table, owner: str, enough: int) -> dict[str, Column]:
+    """Describe every column that is no key of the table."""
     need_columns(table, [owner])
     columns = [c for c in table.columns if c not in KEYS["nodes"]]
-    return {c: Profile(table, c, owner, enough) for c in columns}
+    return {c: Column(table, c, owner, enough) for c in columns}
 
 
 def _choose_targets(
-    table: Table,
-    found: Mapping[str, Profile],
-    given: Sequence[str],
-    kind: str,
-    notes: list[str],
-) -> tuple[str, tuple[str, ...]]:
-    """Choose the columns of graphs to predict, and their kind."""
-    names = [] if list(given) == [ALL] else list(given)
-    odd = [c for c in names if c in RESERVED or names.count(c) > 1]
-    if odd:
-        raise DataError(
-            f"--targets must name each column once, and none of {', '.join(RESERVED)},"
-            f" got {odd[0]!r}; correct it"
-        )
-    left: list[str] = []
-    if not names:
-        for column, one in found.items():
-            if column == SPLIT:
-                continue
-            if one.is_left_out:
-                left.append(f"{_unreadable(one)}: not a target")
-            elif one.is_date:
-                left.append(f"{column} of {table.name} is not a target: dates")
-            elif one.is_id:
-                notes.append(
-                    f"{column} of {table.name} is not a target: whole numbers that all"
-                    f" differ look like an id (else: --targets {column})"
-                )
-            elif not one.is_number and one.holders is None:
-                notes.append(f"{column} of {table.name} is not a target: free text")
-            else:
-                names.append(column)
-        if len(names) > 1 and not given:
+    table: Table, found: Mapping[str, Column], given: Sequence[str], notes: list[str]
+) -> tuple[str, ...]:
+    """Choose the columns of graphs to predict."""
+    if given and list(given) != [ALL]:
+        odd = [c for c in given if c in RESERVED or list(given).count(c) > 1]
+        if odd:
             raise DataError(
-                f"{table.path}, line 1: columns {', '.join(map(repr, names))} may"
-                " all be meant, and nothing says which are to be predicted; name those"
-                f" that are by --targets ({ALL!r} takes all of them)"
+                f"--targets must name each column once, and none of"
+                f" {', '.join(RESERVED)}, got {odd[0]!r}; correct it"
             )
-    notes += left
+        return tuple(given)
+    names: list[str] = []
+    for column, one in found.items():
+        if column == SPLIT:
+            continue
+        why = "dates" if one.kind == DATE else "free text" if one.is_text else ""
+        if one.is_id:
+            why = "whole numbers that all differ look like an id"
+        if why:
+            why = f"{one.what} is not a target: {why} (else: --targets {column})"
+            notes.append(why)
+        else:
+            names.append(column)
+    if len(names) > 1 and not given:
+        raise DataError(
+            f"{table.path}, line 1: columns {', '.join(map(repr, names))} may"
+            " all be meant, and nothing says which are to be predicted; name those"
+            f" that are by --targets ({ALL!r} takes all of them)"
+        )
     if not names:
         raise DataError(
             f"{table.path}, line 1: has no column to predict beside 'graph'; add"
-            f" one, or name it with --targets{'; '.join(['', *left])}"
+            " one, or name it with --targets"
         )
+    return tuple(names)
+
+
+def _target_kind(
+    table: Table, columns: Sequence[Column], kind: str, notes: list[str]
+) -> str:
+    """Choose the kind of targets, or check the one that is given."""
+    names = ", ".join(one.name for one in columns)
     if kind == "auto":
-        kind = _kind(names, found)
-        notes.append(f"{', '.join(names)} of {table.name}: {kind} (else: --kind)")
-    if kind not in TARGET_KINDS or (kind == "classes" and len(names) > 1):
+        kind = _kind(columns)
+        notes.append(f"{names} of {table.name}: {kind} (else: --kind)")
+    if kind not in TARGET_KINDS or (kind == "classes" and len(columns) > 1):
         raise DataError(
-            f"{table.path}, line 1: columns {', '.join(names)} cannot be predicted"
+            f"{table.path}, line 1: columns {names} cannot be predicted"
             " together as one kind: classes need one column, binary and regression"
             " need numbers; choose with --targets and --kind"
         )
     if kind == "classes":
-        return kind, tuple(names)
-    is_binary = kind == "binary"
-    fits = {c: found[c].is_flag if is_binary else found[c].is_number for c in names}
-    if odd := [column for column, is_fit in fits.items() if not is_fit]:
-        must = "0 or 1" if is_binary else "numbers"
-        if found[odd[0]].num_odd:
-            must += f" (not {_first(found[odd[0]])})"
-        raise DataError(
-            f"{table.path}: column {odd[0]!r} must hold {must} to be predicted as"
-            f" {kind}; leave it out with --targets, or choose another --kind"
-        )
-    for column in names:
-        notes += _remarks(found[column])
-    return kind, tuple(names)
+        return kind
+    for one in columns:
+        if not (one.is_flag if kind == "binary" else one.is_number):
+            must = "0 or 1" if kind == "binary" else "numbers"
+            first = f"; {one.odd_cells()}" if one.num_odd else ""
+            raise DataError(
+                f"{table.path}: column {one.name!r} must hold {must} to be predicted"
+                f" as {kind}{first}; leave it out with --targets, or choose another"
+                " --kind"
+            )
+        notes += one.doubts()
+    return kind
 
 
-def _kind(names: Sequence[str], found: Mapping[str, Profile]) -> str:
-    first = found[names[0]]
-    if len(names) == 1:
-        few = len(first.distinct()) <= _MOST_CLASSES and first.holders is not None
-        is_number = first.is_number or (first.is_mostly_number and not few)
-        if not is_number:
+def _kind(columns: Sequence[Column]) -> str:
+    first = columns[0]
+    if len(columns) == 1:
+        if first.kind != NUMBER:
             return "classes"
-        if first.is_flag and first.num_missing:
-            return "binary"
-        return "classes" if first.numbers.is_integer and few else "regression"
-    if all(found[c].is_flag for c in names):
+        if first.is_flag:
+            return "binary" if first.count < len(first.cells) else "classes"
+        is_whole = bool((first.numbers == np.rint(first.numbers)).all())
+        is_few = is_whole and len(first.holders) <= _MOST_CLASSES
+        return "classes" if is_few else "regression"
+    if all(one.is_flag for one in columns):
         return "binary"
-    if all(found[c].is_number for c in names):
-        return "regression"
-    return "none"
+    return "regression" if all(one.is_number for one in columns) else "none"
 
 
-def _classes(one: Profile, owner: str, notes: list[str]) -> tuple[str, ...]:
-    table, column = one.table, one.column
-    classes, what = _frequent(one), f"{column} of {table.name}"
-    notes += _remarks(one, classes)
-    notes += [_unreadable(one)] * one.is_written_oddly
-    marks = [c for c, n in one.unknown.marks.items() if is_name(c) and n >= one.enough]
-    if len(classes) < 2 <= len(classes) + len(marks):  # else nothing can be learned
-        classes += sorted(marks)
+def _classes(one: Column, owner: str, notes: list[str]) -> tuple[str, ...]:
+    classes = one.frequent
+    doubts = one.doubts(classes)
+    notes += [*doubts, one.shares(f"{one.what}: classes", classes)]
+    if left := len(one.holders) - len(classes):
         notes.append(
-            f"{what}: {', '.join(map(repr, marks))} must serve as class(es), for there"
-            " are too few others; if that means not known, empty the cells, label more"
-        )
-    notes += _shares(f"{what}: classes", classes, one)
-    if left := len(set(one.distinct()) - set(classes)):
-        notes.append(
-            f"{what}: {left} class(es) that fewer than {one.enough} {owner}s have are"
-            " not named; add them to classes by hand if all sites may know them"
+            f"{one.what}: {left} class(es) that fewer than {one.enough} {owner}s have"
+            " are not named; add them to classes by hand if all sites may know them"
         )
     if len(classes) < 2:
         cure = "label more nodes, or "
         if owner == "graph":
             cure = "name another column with --targets, use --kind regression, or "
         raise DataError(
-            f"{table.path}: column {column!r} has {len(classes)} class(es) that at"
-            f" least {one.enough} {owner}s have, and two are needed; {cure}lower"
-            " --min-count if the names of rare classes identify nobody"
+            f"{one.table.path}: column {one.name!r} has {len(classes)} class(es) that"
+            f" at least {one.enough} {owner}s have, and two are needed"
+            f"{''.join(f' ({words})' for words in doubts)}; {cure}lower --min-count if"
+            " the names of rare classes identify nobody"
         )
     is_number = by_value(classes) and not any(map(str.isalpha, classes))
     return tuple(map(as_whole, classes) if is_number else classes)  # 1, not 1.0
 
 
-def _frequent(one: Profile) -> list[str]:
-    """List names that enough graphs or nodes have; "-" is one beside "+"."""
-    names = [name for name in one.frequent() if is_name(name)]
-    return names + ["-"] * ("+" in names and one.unknown.marks["-"] >= one.enough)
-
-
-def _shares(what: str, names: Sequence[str], one: Profile) -> list[str]:
-    """Say how many rows have each name, and which one is written otherwise."""
-    counts = {name: one.rows[name] for name in names}
-    counts["none of these"] = one.unknown.rows - sum(counts.values())
-    shares = [f"{n} ({c / one.unknown.rows:.1%})" for n, c in counts.items() if c]
-    notes = [f"{what} {', '.join(shares[:_SHOWN])}{', ...' * (len(shares) > _SHOWN)}"]
-    if (odd := odd_one(names)) and not same_look(what, names):
-        notes.append(
-            f"{what}: {odd!r} is written otherwise than the others; if it means not"
-            " known, empty these cells and make the schema again"
-        )
-    return notes
-
-
-def _feature(one: Profile, *, statistics: bool, notes: list[str]) -> Feature | None:
+def _feature(one: Column, *, statistics: bool, notes: list[str]) -> Feature | None:
     """Describe a column of nodes; None if it is of no use."""
-    missing, column = INDICATOR if one.num_missing else REFUSE, one.column
-    what = f"{column} of nodes"
-    if not one.count or not is_name(column):
-        notes.append(f"{what} is not used: it is empty, or has an odd name")
+    has_gaps, what = one.count < len(one.cells), f"{one.name} of nodes"
+    names = one.frequent if one.kind == CATEGORY and one.count else []
+    may_tell = one.is_flag or one.kind == CATEGORY  # whether it is there
+    why = ""
+    if not one.count or not is_name(one.name):
+        why = "it is empty, or has an odd name"
+    elif one.is_constant and not (has_gaps and may_tell):
+        why = "it has one value in all rows, but for rounding or fewer than"
+        why += f" {one.enough} rows"
+    elif one.is_id:
+        why = "whole numbers that all differ look like an id"
+    elif one.is_text or (one.kind == CATEGORY and not names):
+        why = "free text, or names of single rows"
+    if one.count:
+        notes += one.doubts(names)
+    if why:
+        notes.append(f"{what} is not used: {why} (else: add a [[feature]] by hand)")
         return None
-    names = _frequent(one)
-    is_named = not (one.is_mostly_number or one.is_date)
-    notes += _remarks(one, names if is_named else ())
-    may_tell = one.is_flag or not (one.is_number or one.is_date)  # if it is there
-    if one.is_constant and not (one.num_missing and may_tell):
-        rest = ", or none" * bool(one.num_missing)
-        why = f"it has one value in all rows{rest}, but for rounding or fewer than"
-        notes.append(f"{what} is not used: {why} {one.enough} rows{_BY_HAND}")
-        return None
-    if one.is_date:
-        if few := one.count - one.days.count:
-            notes.append(f"{what}: {few} of {one.count} cells are no dates{_CORRECT}")
-        return _number(one, missing, statistics=statistics, notes=notes)
-    if one.is_written_oddly:
-        then = "not used (as a category: add a [[feature]] by hand)"
-        then = f"; until then the column is {then if one.is_left_out else 'a category'}"
-        notes.append(_unreadable(one) + then)
-        if one.is_left_out:
-            return None
-    if one.is_mostly_number:
-        if one.is_id:
-            why = "whole numbers that all differ look like an id"
-            notes.append(f"{what} is not used: {why}{_BY_HAND}")
-            return None
-        if not one.is_number:
-            taken = f"; the column is taken as a number{_CORRECT}"
-            notes.append(_odd_cells(one) + taken)
-        return _number(one, missing, statistics=statistics, notes=notes)
-    if one.holders is None or not names:
-        notes.append(f"{what} is not used: free text, or names of single rows")
-        return None
-    notes += _shares(f"{what}: categories", names, one)
-    if rare := len(set(one.distinct()) - set(names)):
-        remark = f"{rare} rare categories are not named, and count as other"
-        notes.append(f"{what}: {remark}")
+    missing = INDICATOR if has_gaps else REFUSE
+    if one.kind == CATEGORY:
+        notes.append(one.shares(f"{what}: categories", names))
+        if rare := len(one.holders) - len(names):
+            remark = f"{rare} rare categories are not named, and count as other"
+            notes.append(f"{what}: {remark}")
+        return Feature(
+            column=one.name,
+            kind=CATEGORY,
+            categories=tuple(names),
+            other=bool(rare),
+            missing=missing,
+        )
+    if one.kind == NUMBER and not one.is_number:
+        notes.append(f"{one.odd_cells()}; the column is taken as a number{_CORRECT}")
+    elif one.kind == DATE and (few := one.count - len(one.numbers)):
+        notes.append(f"{what}: {few} of {one.count} cells are no dates{_CORRECT}")
+    shift, scale = _scaling(one, statistics=statistics, notes=notes)
+    kind = DATE if one.kind == DATE else NUMBER
     return Feature(
-        column=column,
-        kind=CATEGORY,
-        categories=tuple(names),
-        other=bool(rare),
-        missing=missing,
+        column=one.name, kind=kind, shift=shift, scale=scale, missing=missing
     )
 
 
-def _remarks(one: Profile, listed: Collection[str] = ()) -> list[str]:
-    """Name cells that may stand for "not known"; of dates, too; and other readings."""
-    what = one.table.of(one.column)
-    days = Unknown(one.unknown.rows, Counter(), one.days)
-    more = days.notes(what, one.enough, shown=_date) if one.is_date else []
-    if len(one.numbers.ends) > 2 and all(map(is_compact_day, one.numbers.ends)):
-        more.append(
-            f"{what}: numbers look like days, and 20240131 is far from 20240201; write"
-            " 2024-01-31, and make the schema again"
-        )
-    if one.is_grouped:
-        more.append(
-            f"{what}: all cells are as 1.234, which may mean 1234 or 1.234, or whole"
-            " and below 1000; if a point parts thousands, leave it out in all rows"
-        )
-    return one.unknown.notes(what, one.enough, listed=listed) + more
-
-
-def _unreadable(one: Profile) -> str:
-    """Say that numbers or dates cannot be read as they are written, and the cure."""
-    return (
-        f"{_odd_cells(one)}; if numbers or dates are meant, write a"
-        " point in place of the comma before decimals and nothing between thousands or"
-        " around numbers, dates as 2024-01-31 or 2024-01-31T12:00 (01/02/2024 may be in"
-        " January or February), in all rows and at all sites, and make the schema again"
-    )
-
-
-def _odd_cells(one: Profile) -> str:
-    """Say how many cells are no numbers, and which is the first."""
-    count = f"{one.table.of(one.column)}: {one.num_odd} of {one.count} cells"
-    return f"{count} are no numbers (the first: {_first(one)})"
-
-
-def _first(one: Profile) -> str:
-    line, cell = one.first
-    place = one.table.at(line, one.column)
-    return f"{place}: {shortened(repr(cell))}{meaning(cell)}"
-
-
-def _number(
-    one: Profile, missing: Missing, *, statistics: bool, notes: list[str]
-) -> Feature:
-    numbers, kind = (one.days, DATE) if one.is_date else (one.numbers, NUMBER)
-    shift, scale = _YEARS_FROM_2020 if kind == DATE else (0.0, 1.0)
-    what, std = f"{one.column} of nodes", float(f"{numbers.std:.2g}")
+def _scaling(one: Column, *, statistics: bool, notes: list[str]) -> tuple[float, float]:
+    """Shift and scale of numbers or dates: their mean and spread, if these may go."""
+    is_date, what = one.kind == DATE, f"{one.name} of nodes"
+    if one.is_flag:  # needs no scaling
+        return 0.0, 1.0
+    mean, std = float(one.numbers.mean()), float(one.numbers.std())
+    why = ""
     if not statistics:
         why = " (--no-statistics)"
     elif one.num_owners < one.enough:
         why = ": a mean of so few would tell of them"
-    else:
-        is_finite = math.isfinite(numbers.mean + std)
-        why = "" if is_finite else ": its numbers are too large"
-    if why and not one.is_flag:  # 0 and 1 need no scaling
-        stands_in = "; years from 2020 stand in" * (kind == DATE)
+    elif not math.isfinite(mean + std):
+        why = ": its numbers are too large"
+    if why:
+        stands_in = "; years from 2020 stand in" * is_date
         notes.append(f"{what} is not scaled{why}{stands_in}")
-    elif not one.is_flag:
-        scale = std or 1.0
-        shift = _rounded(numbers.mean, scale)
-        mean = _date(shift) if kind == DATE else f"{shift:.15g}"
-        days = " days; a time without a zone counts as UTC" * (kind == DATE)
-        notes.append(
-            f"{what}: the schema tells its mean, about {mean}, and its standard"
-            f" deviation, about {scale:g}{days}"
-        )
-    return Feature(
-        column=one.column, kind=kind, shift=shift, scale=scale, missing=missing
-    )
-
-
-def _rounded(mean: float, std: float) -> float:
-    """Round a mean to two digits, or to as many as bring it within a tenth of a std."""
-    for digits in range(2, 17):
+        return _YEARS_FROM_2020 if is_date else (0.0, 1.0)
+    scale = float(f"{std:.2g}") or 1.0
+    for digits in range(2, 17):  # as many as bring it within a tenth of a spread
         shift = float(f"{mean:.{digits}g}")
-        if abs(shift - mean) <= std / 10:
+        if abs(shift - mean) <= scale / 10:
             break
-    return shift
+    about = _date(shift) if is_date else f"{shift:.15g}"
+    days = " days; a time without a zone counts as UTC" * is_date
+    notes.append(
+        f"{what}: the schema tells its mean, about {about}, and its standard"
+        f" deviation, about {scale:g}{days}"
+    )
+    return shift, scale
 
 
 def _date(day: float) -> str:

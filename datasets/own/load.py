@@ -7,9 +7,8 @@ one client or a folder for each client.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,8 +18,7 @@ from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.seeding import derive_seed
 from fedgraph_flwr.core.words import shortened
 
-from ..catalog import find_dataset
-from ..molecules import LEFT_OUT, SMILES_CSV, list_all, warn_left_out, warn_once
+from ..molecules import SMILES_CSV, list_all, warn_left_out, warn_once
 from ..node_clients import draw_roles, with_roles
 from ..splits import need_graphs, split_graphs
 from ..tabular.encode import NO_ROLE, ROLES, count_rows
@@ -35,7 +33,6 @@ from .graph_tables import OwnData, load_folder
 from .smiles import client_file, load_client_file, own_place
 
 OWN_TABLES = (GRAPHS_CSV, GRAPH_CSV)
-_elsewhere: dict[str, Path] = {}  # schema of a data-dir that has none
 
 
 def client_folder(data_dir: str, client_id: int, num_clients: int) -> Path:
@@ -92,30 +89,8 @@ def count_clients(path: Path) -> int:
         return 1
 
 
-def check_hosted_data(settings: RunSettings, hosted: Sequence[int]) -> None:
-    """Refuse to give one client's own data to several clients of a node."""
-    if len(hosted) < 2:
-        return
-    is_file = Path(settings.data_dir).expanduser().is_file()
-    if (settings.dataset == SMILES_CSV and is_file) or (
-        settings.dataset in OWN_TABLES and _folders(settings.data_dir)[1]
-    ):
-        raise ConfigError(
-            f"{settings.data_dir!r} holds the data of one client, but this node hosts"
-            f" clients {', '.join(map(str, hosted))}, which would all train on them;"
-            " give the node one of them (clients of --node-config), or a folder with a"
-            " folder or CSV file for each client (data-path)"
-        )
-
-
-def use_schema(data_dir: str, path: Path) -> None:
-    """Have a folder without a schema read by one elsewhere, in this process."""
-    _elsewhere[data_dir] = path
-
-
 def _schema_path(settings: RunSettings) -> Path:
-    own = Path(settings.data_dir).expanduser() / SCHEMA_FILE
-    return own if own.is_file() else _elsewhere.get(settings.data_dir, own)
+    return Path(settings.data_dir).expanduser() / SCHEMA_FILE
 
 
 def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
@@ -151,24 +126,13 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
         if found:
             warn_once(f"{folder}: {words}: {', '.join(found)}")
     for remark in data.remarks:
-        warn_once(f"{folder}: {remark}", about=LEFT_OUT)
+        warn_once(f"{folder}: {remark}")
     if data.has_split:
-        _tell_unread(settings, folder)
+        is_read = settings.dataset == GRAPH_CSV or settings.held_out > 0
+        decides = "decides; held-out and split-seed are not read"
+        none = "is not used, as held-out is 0: all graphs train"
+        warn_once(f"{folder}: column split {decides if is_read else none}")
     return folder, data
-
-
-def _tell_unread(settings: RunSettings, folder: Path) -> None:
-    """Warn of a column of splits that is not read, or of keys that it replaces."""
-    if settings.dataset == GRAPHS_CSV and not settings.held_out:
-        warn_once(
-            f"{folder}: column split is not used, as held-out is 0: all graphs train"
-        )
-        return
-    usual = {"held-out": find_dataset(settings.dataset).automatic["held-out"]}
-    usual |= {"split-seed": RunSettings.defaults()["split-seed"]}
-    given = {"held-out": settings.held_out, "split-seed": settings.split_seed}
-    if keys := [f"{key} {v:g}" for key, v in given.items() if v != usual[key]]:
-        warn_once(f"{folder}: column split decides; {' and '.join(keys)} is not read")
 
 
 def read_schema_text(settings: RunSettings) -> str:
@@ -270,7 +234,6 @@ def _given(data: OwnData, folder: Path, client_id: int) -> IntArray:
 
 def _copied(data: OwnData) -> GraphSet:
     """Copy graphs out of the cache, with which tensors must not share memory."""
-    graphs = data.graphs()
-    arrays = ("x", "edge_index", "node_ptr", "edge_ptr", "y")
-    copies: dict[str, Any] = {name: np.array(getattr(graphs, name)) for name in arrays}
-    return replace(graphs, **copies)
+    found = {f.name: getattr(data, f.name) for f in fields(GraphSet)}
+    copies = {k: np.array(v) for k, v in found.items() if isinstance(v, np.ndarray)}
+    return GraphSet(**found | copies)

@@ -17,7 +17,7 @@ from ..molecules import SMILES_CSV, MoleculeBuilder, warn_once
 from ..public.tu import load_tu
 from ..tabular.encode import first_few
 from ..tabular.schema_file import GRAPHS_CSV, SCHEMA_FILE, read_schema
-from ..tabular.table import read_uneven
+from ..tabular.table import read_rows
 from .graph_tables import build
 from .smiles import find_column
 
@@ -101,7 +101,7 @@ def _tables(settings: RunSettings, path: Path, schema: str) -> NewItems:
     for remark in made.remarks:
         warn_once(f"{path}: {remark}")
     column = "graph" if read.dataset == GRAPHS_CSV else "node"
-    return NewItems(graphs=made.graphs(), names=names, column=column, unfit=unfit)
+    return NewItems(graphs=made, names=names, column=column, unfit=unfit)
 
 
 def _only_csv(path: Path) -> Path:
@@ -117,16 +117,16 @@ def _only_csv(path: Path) -> Path:
 
 
 def _molecules(settings: RunSettings, path: Path, tasks: list[str]) -> NewItems:
-    rows, odd = read_uneven(path)
+    rows = read_rows(path)
     column = settings.csv_smiles_column
     find_column(column, rows, "csv-smiles-column", path)
     builder = MoleculeBuilder(as_written=settings.dataset != SMILES_CSV)
     names = [
         str(rows.lines[at])
         for at, smiles in enumerate(rows.cells[column])
-        if at not in odd and builder.add(smiles, at)
+        if at not in rows.odd and builder.add(smiles, at)
     ]
-    bad = sorted([*odd.items(), *builder.bad])
+    bad = sorted([*rows.odd.items(), *builder.bad])
     unfit = [(str(rows.lines[at]), why) for at, why in bad]
     if not names:
         raise DataError(

@@ -8,11 +8,8 @@ client's graphs and splits.
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +21,6 @@ from fedgraph_flwr.core.files import sha256_of
 
 from ..cache import cache_root, hint_of_near, open_or_build
 from ..molecules import (
-    LEFT_OUT,
     SMILES_CSV,
     MoleculeBuilder,
     Molecules,
@@ -34,28 +30,19 @@ from ..molecules import (
     warn_once,
 )
 from ..splits import need_graphs
-from ..tabular.cells import MIN_COUNT, TRUTH, Unknown, is_missing, readings
+from ..tabular.cells import MIN_COUNT, TRUTH, is_missing, not_known, readings
 from ..tabular.encode import LeftOut, encode_targets, first_few, read_numbers
-from ..tabular.rows import tell_mixed
-from ..tabular.schema_file import ALL, SPLIT, Schema
-from ..tabular.table import Rows, no_column, read_uneven, unchanged
+from ..tabular.schema_file import ALL, Schema
+from ..tabular.table import SPLIT, Rows, no_column, read_rows, unchanged
 from .folder_tables import CORRECT_PLACE
 
 log = logging.getLogger("flwr.fedgraph")
 
-_TABLE = 8  # part of every fingerprint: raise it when a file is read otherwise
-_CURES = {
-    "regression": "if that column holds no labels, name those that do in"
-    " csv-label-columns; else correct it"
-}
-_CURES["binary"] = (
-    f"{_CURES['regression']}; or set csv-label-kind to 'regression' where labels are"
-    " any numbers"
+_TABLE = 9  # part of every fingerprint: raise it when a file is read otherwise
+_CURE = (
+    "if that column holds no labels, name those that do in csv-label-columns; else"
+    " correct it, or set csv-label-kind to 'regression' where labels are any numbers"
 )
-_FEWEST_IDS = 3
-_INDEX = "unnamed: 0"  # pandas' name for an index that was written without one
-_ID_WORDS = ("id", "index", "no", "num", "nr", "number", "row", "cid")
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Za-z][a-z]*")
 
 
 class CsvFormat(NamedTuple):
@@ -89,8 +76,8 @@ def check_csv_settings(settings: RunSettings) -> None:
 
 def client_file(settings: RunSettings, client_id: int) -> Path:
     """Return the file that :func:`load_client_file` reads for a client."""
-    files, is_folder = _files(settings.data_dir)
-    return files[client_id if is_folder else 0]
+    files, _ = _files(settings.data_dir)
+    return files[client_id % len(files)]
 
 
 def load_client_file(settings: RunSettings, client_id: int) -> CsvMolecules:
@@ -122,15 +109,14 @@ def load_client_file(settings: RunSettings, client_id: int) -> CsvMolecules:
     )
     sets = [load_csv(path, form, cache_dir=settings.cache_dir) for path in files]
     own = client_id if is_folder else 0
-    columns = sets[own].tasks, sets[own].numbering, sets[own].unused
     is_guess = not settings.csv_label_columns.strip()
-    _tell_columns(files[own], *map(tuple, columns), is_guess=is_guess)
+    _tell_columns(files[own], sets[own], is_guess=is_guess)
     if bad := sets[own].bad:
         count = len(bad) + len(sets[own])
         words = f"{len(bad)} of {count} rows of {files[own]} cannot be used"
         warn_left_out(words, list_all(bad, "line"))
     for remark in sets[own].remarks:
-        warn_once(f"{files[own]}: {remark}", about=LEFT_OUT)
+        warn_once(f"{files[own]}: {remark}")
     _check_client(sets[own], client_id, files[own])
     are_all = len(sets) == settings.num_clients
     _check_tasks(files, sets, settings.data_dir, are_all=are_all)
@@ -174,37 +160,28 @@ def _files(data_dir: str) -> tuple[list[Path], bool]:
     return files, True
 
 
-@cache
-def _tell_columns(
-    path: Path,
-    labels: tuple[str, ...],
-    ids: tuple[str, ...],
-    unused: tuple[str, ...],
-    *,
-    is_guess: bool,
-) -> None:
-    """Log once per process which columns of a file are labels, and which are not.
+def _tell_columns(path: Path, found: CsvMolecules, *, is_guess: bool) -> None:
+    """Log which columns of a file are labels, and which are not.
 
     It is told of cached files too: who starts a later run may be somebody else.
     """
-    if ids:
-        named = ", ".join(name or "without a name" for name in ids)
-        log.warning(
+    if found.numbering:
+        named = ", ".join(name or "without a name" for name in found.numbering)
+        warn_once(
             f"{path}: column(s) {named} count rows and are not taken for labels; if"
             " they are, name the label columns in csv-label-columns"
         )
-    if unused:
+    if found.unused:
         drawn = "; the split is drawn by split-seed and held-out" * (
-            SPLIT in map(str.lower, unused)
+            SPLIT in map(str.lower, found.unused)
         )
-        log.warning(f"{path}: not used: column(s) {', '.join(unused)}{drawn}")
-    if is_guess and (len(labels) > 1 or unused):
-        log.warning(
-            f"{path}: column(s) {', '.join(map(repr, labels))} hold numbers, nothing"
-            " says which are labels, and all are predicted; name the label columns,"
-            f" also unused ones, in csv-label-columns ({ALL!r} takes these)"
+        warn_once(f"{path}: not used: column(s) {', '.join(found.unused)}{drawn}")
+    if is_guess and (len(found.tasks) > 1 or found.unused):
+        warn_once(
+            f"{path}: column(s) {', '.join(map(repr, found.tasks))} hold numbers,"
+            " nothing says which are labels, and all are predicted; name the label"
+            f" columns, also unused ones, in csv-label-columns ({ALL!r} takes these)"
         )
-    log.info("%s: labels are columns %s", path, ", ".join(labels))
 
 
 def _check_tasks(
@@ -288,22 +265,24 @@ def build_from_csv(
         a label is not a number that ``form.kind`` allows, no usable row is left, or
         rows are bad that ``form.bad_rows`` refuses.
     """
-    rows, odd = read_uneven(path)
+    rows = read_rows(path)
     find_column(form.smiles_column, rows, "csv-smiles-column", path)
-    tasks, ids = _label_columns(form, rows, odd, path)
+    tasks, ids = _label_columns(form, rows, path)
     kind = Schema(dataset=name, target_kind=form.kind, targets=tuple(tasks))
-    labels, flaws = encode_targets(kind, rows, cure=_CURES[form.kind])
+    labels, flaws = encode_targets(kind, rows, cure=_CURE)
     for at, column, text in flaws[:1]:
         raise DataError(f"{path}, line {rows.lines[at]}, column {column!r}: {text}")
     remarks = [
         note
         for task, cells in ((task, rows.cells[task]) for task in tasks)
-        for note in Unknown.of(cells, read_numbers(cells)).notes(task, MIN_COUNT)
+        for note in not_known(task, cells, MIN_COUNT, numbers=read_numbers(cells))
     ]
     builder = MoleculeBuilder()
     texts = rows.cells[form.smiles_column]
-    kept = [at for at, t in enumerate(texts) if at not in odd and builder.add(t, at)]
-    bad = sorted((rows.lines[at], why) for at, why in [*odd.items(), *builder.bad])
+    kept = [
+        at for at, t in enumerate(texts) if at not in rows.odd and builder.add(t, at)
+    ]
+    bad = sorted((rows.lines[at], why) for at, why in [*rows.odd.items(), *builder.bad])
     named = first_few(list_all(bad, "line"))
     if not kept:
         raise DataError(
@@ -320,12 +299,11 @@ def build_from_csv(
         )
     made = builder.finish(name, labels[kept], tasks, raw_sha256=raw_sha256, bad=bad)
     used = {form.smiles_column, *tasks, *ids}
-    unused = {c: cells for c, cells in rows.cells.items() if c and c not in used}
     return CsvMolecules(
         **vars(made),
         numbering=ids,
-        unused=list(unused),
-        remarks=remarks + tell_mixed(unused),
+        unused=[column for column in rows.cells if column and column not in used],
+        remarks=remarks,
     )
 
 
@@ -337,10 +315,10 @@ def find_column(name: str, rows: Rows, key: str, path: Path) -> None:
 
 
 def _label_columns(
-    form: CsvFormat, rows: Rows, odd: Collection[int], path: Path
+    form: CsvFormat, rows: Rows, path: Path
 ) -> tuple[list[str], list[str]]:
     """Find the columns of labels, and those that were not taken as they count rows."""
-    smiles, header = form.smiles_column, list(rows.cells)
+    smiles = form.smiles_column
     names = [part.strip() for part in form.label_columns.split(",") if part.strip()]
     if names not in ([], [ALL]):
         for name in names:
@@ -352,41 +330,27 @@ def _label_columns(
             )
         return names, []
     cells = {
-        name: [cell for at, cell in enumerate(column) if at not in odd]
+        name: [cell for at, cell in enumerate(column) if at not in rows.odd]
         for name, column in rows.cells.items()
         if name != smiles
     }
     found = [name for name in cells if _holds_numbers(cells[name], form.kind)]
-    ids = [name for name in found if _is_id(name, cells[name])]
+    ids = [name for name in found if not name or _is_id(cells[name])]
     labels = [name for name in found if name not in ids]
     if not labels and rows.lines:
-        cure = "name the label columns in csv-label-columns"
         raise DataError(
             f"{path} has no column of numbers beside {smiles!r}"
             f"{', apart from those that count rows' * bool(ids)}; columns found:"
-            f" {', '.join(map(repr, header))}; {cure}"
+            f" {', '.join(map(repr, rows.cells))}; name the label columns in"
+            " csv-label-columns"
         )
     return labels, ids
 
 
-def _is_id(name: str, cells: Sequence[str]) -> bool:
-    """Whether a column numbers rows: different whole numbers, ascending or so named.
-
-    A column without a name, as of an index, is none of labels either.
-    """
-    if not name:
-        return True
-    if len(cells) < _FEWEST_IDS or not all(c.isascii() and c.isdigit() for c in cells):
-        return False
-    numbers = [int(cell) for cell in cells]
-    ascends = all(a < b for a, b in pairwise(numbers))
-    return ascends or (len(set(numbers)) == len(numbers) and _is_called_id(name))
-
-
-def _is_called_id(name: str) -> bool:
-    """Whether a column is called as those that number rows, as compound_id is."""
-    words = ["", *_WORD.findall(name)]
-    return name.lower() == _INDEX or words[-1].lower() in _ID_WORDS
+def _is_id(cells: Sequence[str]) -> bool:
+    """Whether a column numbers rows: whole numbers of many rows, all different."""
+    is_whole = all(cell.isascii() and cell.isdigit() for cell in cells)
+    return is_whole and MIN_COUNT <= len(cells) == len(set(cells))
 
 
 def _holds_numbers(cells: Sequence[str], kind: str) -> bool:
@@ -396,15 +360,6 @@ def _holds_numbers(cells: Sequence[str], kind: str) -> bool:
     refused by their lines as labels. True and False are numbers if labels are binary.
     """
     known = [cell for cell in cells if not is_missing(cell)]
-    if kind == "binary":
-        known = ["1" if cell.lower() in TRUTH else cell for cell in known]
-    many = 2 * sum(map(_is_meant_as_number, known)) >= len(known) > 0
-    return bool(known) and (_is_meant_as_number(known[0]) or many)
-
-
-def _is_meant_as_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return bool(readings(cell))
-    return True
+    truth = TRUTH if kind == "binary" else {}
+    are_meant = [bool(readings(c)) or c.lower() in truth for c in known]
+    return bool(known) and (are_meant[0] or 2 * sum(are_meant) >= len(known))

@@ -24,7 +24,7 @@ from ..cache import (
     unpack_gzip,
 )
 from ..molecules import MoleculeBuilder, Molecules, fingerprint, list_all, warn_once
-from ..tabular.table import read_uneven
+from ..tabular.table import read_rows
 
 log = logging.getLogger("flwr.fedgraph")
 
@@ -137,8 +137,8 @@ def _convert(name: str, path: Path) -> Molecules:
         digest = checksum([path])
         if not path.read_bytes().endswith(b"\n"):
             raise DataError(f"{path} is empty or cut off: fetch the data set again")
-        rows, odd = read_uneven(path)
-        for row, why in odd.items():
+        rows = read_rows(path)
+        for row, why in rows.odd.items():
             raise ValueError(f"line {rows.lines[row]} has {why}")
         columns = list(rows.cells)
         tasks = columns[raw.labels]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,6 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.core.data import GraphSet, IntArray, distinct_edges, pointer
 from fedgraph_flwr.core.errors import DataError
-from fedgraph_flwr.core.words import shortened
 
 from ..cache import (
     cache_root,
@@ -37,7 +35,6 @@ from ..tabular.table import unchanged
 REQUIRED = ("A", "graph_indicator", "graph_labels")
 LABELS, ATTRIBUTES = "node_labels", "node_attributes"
 _UNUSED = (LABELS, ATTRIBUTES, "edge_labels", "edge_attributes", "graph_attributes")
-_BLOCK = 1 << 22
 
 
 def find_raw(name: str, data_dir: str, cache: Path) -> Path:
@@ -81,8 +78,8 @@ def _files_by_kind(name: str, raw: Path, optional: tuple[str, ...]) -> dict[str,
 
 
 _MOST_LABELS = 100_000
-_CURE = "correct the file, or fetch the data set again if it is a published one"
 _EXACT = 2**53  # above it, float64 does not have every whole number
+_CURE = "correct the file, or fetch the data set again if it is a published one"
 _ADD_EDGE = (
     "a set needs one edge between two nodes. If its graphs have none, add a graph that"
     f" has one; else {_CURE}"
@@ -114,75 +111,43 @@ def _bad(path: Path, problem: str, cure: str = _CURE) -> DataError:
     return DataError(f"{path.name} in {path.parent}: {problem}; {cure}")
 
 
-def _count_lines(path: Path) -> int:
-    """Count the lines of a raw file; refuse one that is empty or cut off."""
-    last, num_lines = b"", 0
-    with path.open("rb") as handle:
-        while block := handle.read(_BLOCK):
-            last, num_lines = block[-1:], num_lines + block.count(b"\n")
-    if not last:
+def read_table(path: Path, columns: int | None = None) -> NDArray[np.float64]:
+    """Read one raw file of comma-separated numbers, shape (num_lines, num_columns)."""
+    content = path.read_bytes()
+    if not content:
         raise _bad(path, "is empty", _ADD_EDGE if path.stem.endswith("_A") else _CURE)
-    if last != b"\n":
+    if not content.endswith(b"\n"):
         cure = f"{_CURE} (or append the newline if the last line is complete)"
         raise _bad(path, "does not end with a newline: it is cut off", cure)
-    return num_lines
-
-
-def read_table(path: Path, dtype: type, columns: int | None) -> NDArray[Any]:
-    """Read one raw file of comma-separated numbers, shape (num_lines, num_columns)."""
-    num_lines = _count_lines(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # loadtxt only warns where nothing is read
-            table: NDArray[Any] = np.loadtxt(
-                path,
-                dtype=dtype,
-                delimiter=",",
-                ndmin=2,
-                comments=None,
-                encoding="utf-8-sig",
+            table: NDArray[np.float64] = np.loadtxt(
+                path, delimiter=",", ndmin=2, comments=None, encoding="utf-8-sig"
             )
-    except (ValueError, OverflowError, Warning) as error:
-        kind = "whole numbers" if dtype is np.int64 else "numbers"
-        must = f"must hold {kind}, as many in each line, separated by commas"
-        got = _first_odd(path, int if dtype is np.int64 else float) or str(error)
-        raise _bad(path, f"{must}, got {got}") from error
-    if len(table) != num_lines:  # NumPy passes over them
-        found = f"{num_lines} lines with {len(table)} rows of numbers"
-        raise _bad(path, f"has {found}: it has blank lines")
+    except (ValueError, Warning) as error:
+        must = "must hold numbers, as many in each line, separated by commas"
+        raise _bad(path, f"{must}: {error} (rows count from 0)") from error
+    if len(table) != content.count(b"\n"):  # NumPy passes over them
+        raise _bad(path, "has blank lines")
     if columns is not None and table.shape[1] != columns:
         raise _bad(path, f"must have {columns} column(s), got {table.shape[1]}")
     return table
 
 
-def _read_labels(path: Path, columns: int | None) -> IntArray:
-    """Read labels, which may be written as 1.0."""
-    with suppress(DataError):
-        table = read_table(path, np.float64, columns)
-        if (table == np.rint(table)).all() and (abs(table) < _EXACT).all():
-            return table.astype(np.int64)
-    return read_table(path, np.int64, columns)
-
-
-def _first_odd(path: Path, number: type) -> str:
-    """Quote the first line that holds no numbers, or not as many as the first."""
-    width = 0
-    with path.open(encoding="utf-8-sig", errors="replace") as handle:
-        for line, text in enumerate(handle, 1):
-            cells = text.split(",")
-            width = width or len(cells)
-            try:
-                is_odd = len(list(map(number, cells))) != width
-            except ValueError:
-                is_odd = True
-            if is_odd:
-                return f"{shortened(repr(text.strip()))} in line {line}"
-    return ""
+def _read_whole(path: Path, columns: int | None = None) -> IntArray:
+    """Read whole numbers, which may be written as 1.0."""
+    table = read_table(path, columns)
+    is_whole = (table == np.rint(table)) & (abs(table) < _EXACT)
+    if len(wrong := np.flatnonzero(~is_whole.all(axis=1))):
+        got = f"{table[wrong[0]].tolist()} in line {wrong[0] + 1}"
+        raise _bad(path, f"must hold whole numbers, got {got}")
+    return table.astype(np.int64)
 
 
 def read_raw(files: Mapping[str, Path]) -> RawTables:
     """Read the raw files, by kind, and check them against each other."""
-    graph: IntArray = read_table(files["graph_indicator"], np.int64, 1)[:, 0]
+    graph: IntArray = _read_whole(files["graph_indicator"], 1)[:, 0]
     steps = np.diff(graph, prepend=0)
     wrong = np.flatnonzero((steps < 0) | (steps > 1))
     if graph[0] != 1 or len(wrong):
@@ -193,16 +158,16 @@ def read_raw(files: Mapping[str, Path]) -> RawTables:
             f" graph, but line {line} says {graph[line - 1]}",
         )
     num_graphs, num_nodes = int(graph[-1]), len(graph)
-    graph_labels = _read_labels(files["graph_labels"], 1)[:, 0]
+    graph_labels = _read_whole(files["graph_labels"], 1)[:, 0]
     if len(graph_labels) != num_graphs:
         found = f"{len(graph_labels)} labels for the {num_graphs} graphs"
         raise _bad(files["graph_labels"], f"{found} of graph_indicator")
     labels = np.zeros((num_nodes, 0), np.int64)
     numbers = np.zeros((num_nodes, 0), np.float64)
     if LABELS in files:
-        labels = _read_labels(files[LABELS], None)
+        labels = _read_whole(files[LABELS])
     if ATTRIBUTES in files:
-        numbers = read_table(files[ATTRIBUTES], np.float64, None)
+        numbers = read_table(files[ATTRIBUTES])
     for kind, table in ((LABELS, labels), (ATTRIBUTES, numbers)):
         if len(table) != num_nodes:
             found = f"{len(table)} lines for the {num_nodes} nodes"
@@ -231,7 +196,7 @@ def read_raw(files: Mapping[str, Path]) -> RawTables:
 
 def _read_edges(path: Path, graph: IntArray) -> IntArray:
     """Read both ends of each edge, from 0, given the graph of each node."""
-    edges: IntArray = read_table(path, np.int64, 2)
+    edges = _read_whole(path, 2)
     outside = ((edges < 1) | (edges > len(graph))).any(axis=1)
     across = np.zeros_like(outside)
     across[~outside] = np.diff(graph[edges[~outside] - 1])[:, 0] != 0

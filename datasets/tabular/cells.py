@@ -7,7 +7,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 
@@ -15,11 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MIN_COUNT = 10  # graphs or nodes, for a category to be named
-_ENDS = 8  # different values that are counted at each end
-_MOST_CODES = 3  # as of 97, 98, 99
 
-# Cyrillic and Greek letters that look like Latin ones, and these.
-_TWINS = str.maketrans("авекмнорстухіјѕαβεηικνορτυχ", "abekmhopctyxijsabehikvoptyx")
 _NOT_KNOWN = re.compile(  # without punctuation and blanks
     r"na|nana|nan(?:ind)?|null|nat|nd|missing|blank|1(?:qnan|ind)|(?:un|not?)"
     r"(?:known|labell?ed|determined|specified|defined|classified|assigned|available"
@@ -28,13 +23,7 @@ _NOT_KNOWN = re.compile(  # without punctuation and blanks
 _NO_TEXT = re.compile(r"[-–—.?…'/\\]+|\\N|<?None>?|0000-00-00.*")
 TRUTH = {"true": 1.0, "false": 0.0}
 _NUMERAL = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
-_LETTER = re.compile(r"[^\W\d_]+")
 LIMITS = "<>=~≤≥≈"
-_CODES = r"(?:EUR|USD|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|CZK|kr|Kč|S?Fr|Rs)\.?"
-_CURRENCY = re.compile(
-    rf"^(?:{_CODES}|[A-Z]{{1,3}}(?=¤))(?=[ ¤]?[-+(]?[\d.,])|¤"
-    rf"|(?<=[\d.,)-]) ?{_CODES}$"
-)
 _DAY = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?:[Tt ] *(\S+?) ?([-+]\S+)?)?")
 _DAY_0 = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -42,8 +31,8 @@ _DAY_0 = datetime(1970, 1, 1, tzinfo=UTC)
 def alike(name: str) -> Decimal | str:
     """Return what names share that look the same, or are the same number.
 
-    Forms of Unicode, capitals, white space, dashes, letters without a picture, and
-    those of other scripts make no difference; nor do 7, 7.0 and 007.
+    Forms of Unicode, capitals, white space, dashes and letters without a picture make
+    no difference; nor do 7, 7.0 and 007.
     """
     if name.isascii() and name.isprintable() and name[:1].isalpha():  # of most ids
         return " ".join(name.casefold().split())
@@ -53,7 +42,7 @@ def alike(name: str) -> Decimal | str:
     try:
         number = Decimal(text)
     except InvalidOperation:
-        return text.translate(_TWINS)
+        return text
     return number if number.is_finite() else text
 
 
@@ -122,31 +111,19 @@ def by_value(names: Iterable[str]) -> dict[str, str]:
 def readings(cell: str) -> tuple[str, ...]:
     """Return the numbers that a cell may mean, written with a point and no other mark.
 
-    Thousands, currencies, per cents, a decimal comma and signs of limits are read. A
-    cell that means no number has none; "3,633" and "5 %" have two.
+    Marks between thousands, a decimal comma, signs of limits, currencies and per cents
+    are read. A cell that means no number has none; "3,633" has two.
     """
     text = unicodedata.normalize("NFKC", cell).strip().lstrip(LIMITS + " ")
-    text = text.translate(str.maketrans("−–—’‘`´", "---''''"))
-    text = "".join(str(unicodedata.decimal(c, c)) for c in text)
-    share = {"%": -2, "‰": -3}.get(text[-1:], 0)
-    text = "".join("¤" if unicodedata.category(c) == "Sc" else c for c in text)
-    text = _CURRENCY.sub("", text.rstrip("%‰ "))
-    text = re.sub(r"[.,]-+$", "", text.strip())  # as in "5.-"
-    sign = "-" if text[:1] in ("-", "(") or text[-1:] == "-" else ""
-    text = text.strip("-() ").removeprefix("+")
+    text = re.sub(r"(?<=\d)[ '’_](?=\d{3})", "", text.replace("−", "-"))
+    text = re.sub(r"^(-?)[$€£¥]|[$€£¥%]$", r"\1", text).replace(" ", "")
     found: dict[Decimal, str] = {}
     for mark, other in (".,", ",."):  # the mark before decimals
-        group = rf"[1-9]\d{{0,2}}([ '_{other}])(?:\d{{2,3}}\2)*\d{{3}}"
-        rest = rf"((?:[{mark}]\d*)?(?:[eE][-+]?\d{{1,3}})?)"
-        match = re.fullmatch(rf"(?=[.,]?\d)({group}|\d*){rest}", text)
-        if match is None:
-            continue
-        whole = re.sub(r"\D", "", match[1])
-        number = f"{sign}{whole or 0}{match[3].replace(',', '.')}"
-        found.setdefault(Decimal(number), number)
-        if share:
-            part = Decimal(number).scaleb(share)
-            found.setdefault(part, str(part))
+        whole = rf"(?:[1-9]\d{{0,2}}(?:\{other}\d{{3}})+|\d*)"
+        rest = rf"(?:\{mark}\d*)?(?:[eE][-+]?\d{{1,3}})?"
+        if re.fullmatch(rf"[-+]?(?=[.,]?\d){whole}{rest}", text):
+            number = text.replace(other, "").replace(mark, ".")
+            found.setdefault(Decimal(number), number)
     return tuple(found.values())
 
 
@@ -169,136 +146,62 @@ def read_day(cell: str) -> float:
     return (moment.replace(tzinfo=moment.tzinfo or UTC) - _DAY_0) / timedelta(days=1)
 
 
-def is_compact_day(value: float) -> bool:
-    """Whether a number is a date written without marks, as 20240131."""
-    text = f"{value:.0f}"
-    day = read_day(f"{text[:4]}-{text[4:6]}-{text[6:]}")
-    return 1.9e7 < value < 2.1e7 and value == int(value) and math.isfinite(day)
+@np.errstate(over="ignore", invalid="ignore")
+def codes(values: NDArray[np.float64], enough: int) -> dict[float, int]:
+    """Count values far from all others that ``enough`` rows share, as -999 and 9999.
 
-
-def shape(cell: str) -> str:
-    """Return a cell without what differs between numbers, dates or codes of one form.
-
-    Digits become 0, letters a. Letters with digits behind them, as in A12 or shop_7,
-    are a name, and stay.
+    Such a value is the smallest or the largest. It lies two standard deviations of the
+    others away, and farther than these are from each other; or it alone is negative.
     """
-    if re.fullmatch(r"[^\W\d]+\d[\d.]*", cell):
-        return cell
-    return _LETTER.sub("a", re.sub(r"\d[\d.,\s]*", "0", cell))
-
-
-def odd_one(names: Sequence[str]) -> str:
-    """Return the only one of three names or more that is written otherwise; or "".
-
-    That is the only text beside numbers, or the only one with other capitals, blanks or
-    marks. Numbers themselves are looked at by ``Numbers.codes``.
-    """
-    forms = [
-        () if _NUMERAL.fullmatch(n) else (n.islower(), n.isupper(), _LETTER.sub("", n))
-        for n in names
-    ]
-    odd = [n for n, form in zip(names, forms, strict=True) if forms.count(form) == 1]
-    return odd[0] if len(odd) == 1 and len(set(forms)) == 2 < len(forms) else ""
-
-
-class Numbers:
-    """Statistics of finite numbers.
-
-    ``ends`` counts the smallest and the largest different values; no other single
-    number is kept.
-    """
-
-    def __init__(self, values: NDArray[np.float64]) -> None:
-        self.count = len(values)
-        with np.errstate(over="ignore", invalid="ignore"):
-            self.mean = float(values.mean()) if self.count else 0.0
-            self._squares = float(np.square(values - self.mean).sum())
-        self.is_integer = bool((values == np.rint(values)).all())
+    told: dict[float, int] = {}
+    for at, then, last in ((0, 1, 2), (-1, -2, -3), (0, 1, 2)):
         found, counts = np.unique(values, return_counts=True)
-        places = np.arange(len(found))
-        at = np.union1d(places[:_ENDS], places[-_ENDS:])
-        self.ends = dict(zip(found[at].tolist(), counts[at].tolist(), strict=True))
-
-    @property
-    def std(self) -> float:
-        """Standard deviation."""
-        return math.sqrt(self._squares / self.count) if self.count else 0.0
-
-    def codes(self, enough: int) -> dict[float, int]:
-        """Count values apart from all others, each of which ``enough`` rows share.
-
-        Of few whole numbers, these are outside of the longest run without a gap, which
-        -1 does not begin. Else they are up to three at either end, two standard
-        deviations of the others away, or the only negative ones.
-        """
-        is_short = self.is_integer and len(self.ends) < 2 * _ENDS
-        found = self._beside_run() if is_short else {}
-        for is_high in (False, True, False):
-            ends = sorted(self.ends.items(), reverse=is_high)
-            for at in range(1, min(_MOST_CODES + 1, len(ends) - 1)):
-                (value, times), (then, _), (last, _) = ends[at - 1 : at + 2]
-                gap, taken = abs(then - value), found | dict(ends[:at])
-                if times < max(enough, 2) or len(ends) - len(taken) < 2:
-                    break
-                is_far = gap >= 2 * self._spread(taken) or value < 0 <= then
-                if is_far and gap > 2 * abs(last - then):
-                    found = taken
-        return {v: n for v, n in found.items() if n >= max(enough, 2)}
-
-    def _beside_run(self) -> dict[float, int]:
-        """Return values that are not in the longest run of whole numbers."""
-        runs: dict[float, list[float]] = {}
-        for at, value in enumerate(sorted(self.ends)):
-            runs.setdefault(value - at if value != -1 else math.inf, []).append(value)
-        run = max(runs.values(), key=len, default=[])
-        is_run = len(run) > 1 and 2 * len(run) >= len(self.ends)
-        return {v: n for v, n in self.ends.items() if is_run and v not in run}
-
-    def _spread(self, without: dict[float, int]) -> float:
-        """Return the standard deviation of all but some values."""
-        count = self.count - sum(without.values())
-        gaps = [(value - self.mean, n) for value, n in without.items()]
-        away = sum(gap * n for gap, n in gaps)
-        squares = self._squares - sum(gap * gap * n for gap, n in gaps)
-        return math.sqrt(max(squares - away * away / count, 0.0) / count)
+        if len(found) < 3 or counts[at] < max(enough, 2):
+            continue
+        others = values[values != found[at]]
+        gap, next_gap = abs(found[then] - found[at]), abs(found[last] - found[then])
+        is_far = gap >= 2 * others.std() and gap > 2 * next_gap
+        if is_far or (found[at] == -1 and found[then] >= 0):
+            told[float(found[at])] = int(counts[at])
+            values = others
+    return dict(sorted(told.items()))
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """Counts cells that may stand for "not known": marks in words, and numbers."""
+def not_known(
+    what: str,
+    cells: Sequence[str],
+    enough: int,
+    *,
+    numbers: NDArray[np.float64] | None = None,
+    listed: Collection[str] = (),
+    shown: Callable[[float], str] = "{:.12g}".format,
+) -> list[str]:
+    """Name cells of ``what`` that may mean "not known", with their share.
 
-    rows: int
-    marks: Counter[str]
-    numbers: Numbers
-
-    @classmethod
-    def of(
-        cls, cells: Sequence[str], values: NDArray[np.float64] | None = None
-    ) -> Unknown:
-        """Count such cells, given their numbers if they are meant as such."""
-        marks = {c for c in set(cells) if is_missing(c) and not is_empty(c)}
-        found = np.zeros(0) if values is None else values[np.isfinite(values)]
-        counts = Counter(filter(marks.__contains__, cells))
-        return cls(len(cells), counts, Numbers(found))
-
-    def notes(
-        self,
-        what: str,
-        enough: int,
-        *,
-        listed: Collection[str] = (),
-        shown: Callable[[float], str] = "{:.12g}".format,
-    ) -> list[str]:
-        """Name such cells with their share; not those that a schema lists."""
-        marks = {repr(c): n for c, n in sorted(self.marks.items()) if c not in listed}
-        codes = {shown(v): n for v, n in self.numbers.codes(enough).items()}
-        kinds = (
-            (marks, "not known (if one is a class or category, list it in the schema)"),
-            (codes, "numbers, far from all others (empty them if they mean not known)"),
+    These are marks in words that a schema does not list, and ``codes`` of numbers.
+    """
+    marks = {c for c in set(cells) if is_missing(c) and not is_empty(c)} - {*listed}
+    rows = Counter(filter(marks.__contains__, cells))
+    found = codes(numbers[np.isfinite(numbers)], enough) if numbers is not None else {}
+    return [
+        f"{what}: {n} of {len(cells)} cells ({n / len(cells):.1%}) are {cell}, and"
+        f" count as {text}"
+        for cell, n, text in (
+            *(
+                (
+                    repr(c),
+                    rows[c],
+                    "not known (if one is a class or category, list it in the schema)",
+                )
+                for c in sorted(marks)
+            ),
+            *(
+                (
+                    shown(v),
+                    n,
+                    "numbers, far from all others (empty them if they mean not known)",
+                )
+                for v, n in found.items()
+            ),
         )
-        return [
-            f"{what}: {n} of {self.rows} cells ({n / self.rows:.1%}) are {cell}, and"
-            f" count as {text}"
-            for found, text in kinds
-            for cell, n in found.items()
-        ]
+    ]

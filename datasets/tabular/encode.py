@@ -19,17 +19,17 @@ from .cells import (
     LIMITS,
     MIN_COUNT,
     TRUTH,
-    Unknown,
     as_whole,
     by_look,
     by_value,
     is_empty,
     is_missing,
+    not_known,
     read_day,
     readings,
     twin,
 )
-from .schema_file import CATEGORY, DATE, DROP, INDICATOR, NUMBER, Feature, Schema
+from .schema_file import CATEGORY, DATE, DROP, INDICATOR, Feature, Schema
 from .table import Rows, Table, no_column
 
 ROLES = {"train": 0, "val": 1, "test": 2}
@@ -39,7 +39,6 @@ _MOST_PROBLEMS = 10_000
 MOST_NUMBERS = 2**31  # of encoded features of a table: 8 GiB
 _MUCH_OTHER = 1 / 3
 _FAR, _WIDE, _NARROW = 5, 10, 1e-3  # spreads of the site that made the schema
-_CROWDED = 0.05  # of the spread; it is 2.6 of normal numbers
 _FEW = 5  # names that a message lists
 _AT_ALL = "in the schema of all sites"
 CORRECT_KIND = f"correct it, or correct kind of [target] {_AT_ALL}"
@@ -94,27 +93,25 @@ class Problems:
     def remark_features(self, schema: Schema, table: Table) -> None:
         """Remark on cells of features."""
         for one in schema.features:
-            self._remark(table, one.column, one.categories, one.kind == NUMBER)
+            self._remark(table, one.column, one.categories)
 
     def remark_targets(self, schema: Schema, table: Table) -> None:
         """Remark on cells of targets."""
         for column in schema.targets:
-            self._remark(table, column, schema.classes, not schema.classes)
+            self._remark(table, column, schema.classes)
 
-    def _remark(
-        self, table: Table, column: str, names: Sequence[str], is_number: bool
-    ) -> None:
+    def _remark(self, table: Table, column: str, names: Sequence[str]) -> None:
         cells = table.rows.cells[column]
-        one = Unknown.of(cells, read_numbers(cells) if is_number else None)
-        self.remarks += one.notes(table.of(column), MIN_COUNT, listed=names)
+        numbers = None if names else read_numbers(cells)
+        self.remarks += not_known(
+            table.of(column), cells, MIN_COUNT, numbers=numbers, listed=names
+        )
 
 
 def first_few(problems: Sequence[object]) -> str:
-    """Name the first few problems, equal cures once, and how many more there are."""
-    more, texts = len(problems) - SHOWN, [*map(str, problems[:SHOWN])]
-    cures = [text.rpartition("; ")[2] for text in texts]
-    after = zip(texts, cures, [*cures[1:], ""], strict=False)
-    named = "; ".join(t.removesuffix(f"; {c}") if c == n else t for t, c, n in after)
+    """Name the first few problems, and how many more there are."""
+    more = len(problems) - SHOWN
+    named = "; ".join(map(str, problems[:SHOWN]))
     return named + (f"; and {more} more" if more > 0 else "")
 
 
@@ -232,14 +229,6 @@ def far_columns(schema: Schema, table: Table, x: NDArray[Any]) -> list[str]:
                 f" spread {spread:.3g}, and not about 0 and 1: another unit or scale"
                 " than at the site that made the schema, or a column without shift and"
                 f" scale; correct the table, or shift and scale {_AT_ALL}"
-            )
-            continue
-        low, high = np.quantile(values, (0.1, 0.9)) if len(values) else (0.0, 0.0)
-        if 0 < high - low < _CROWDED * spread:
-            notes.append(
-                f"{what}: a few numbers are so far from the others that eight of ten"
-                f" lie within {(high - low) / spread:.2g} standard deviations, where"
-                " models hardly tell them apart; correct them, or write logarithms"
             )
     return notes
 

@@ -27,6 +27,8 @@ from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.files import is_there, replacing
 from fedgraph_flwr.core.rules import read_toml, shown
 
+from .table import SPLIT
+
 GRAPHS_CSV, GRAPH_CSV = "graphs-csv", "graph-csv"  # names among the data sets
 SCHEMA_FILE = "schema.toml"
 FORMAT = 1
@@ -40,7 +42,6 @@ CATEGORY: Literal["category"] = "category"
 DATE: Literal["date"] = "date"
 _TargetKind = Literal["classes", "binary", "regression"]
 TARGET_KINDS = get_args(_TargetKind)
-SPLIT = "split"
 LABEL = "label"  # column of classes of nodes
 ALL = "*"  # in place of names of columns to predict: all that look like it
 MOST_COLUMNS, MOST_CATEGORIES, MOST_DEGREE = 10_000, 100_000, 10_000

@@ -1,8 +1,8 @@
-"""A user's table as columns of texts, and the tables of one folder.
+"""A user's table, CSV or Parquet, as columns of texts, and the tables of one folder.
 
 Python's ``csv`` reads the files. pandas fills a line that is too short with empty
 cells, takes the first column of lines that are too long for an index, and passes over
-stray quotes.
+stray quotes. ``encode`` turns texts into numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -21,54 +21,71 @@ from fedgraph_flwr.core.errors import DataError, nearest
 _SOME = 1 << 12  # rows at once: Python's garbage collector is slow if many live
 _NEWLINE = re.compile(rb"\r\n|\r|\n")
 csv.field_size_limit(2**31 - 1)  # a cell may be a page; 131,072 letters else
+SPLIT = "split"  # column of roles
 SAVE = "save it as UTF-8 text, cells separated by commas"
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a table: their lines in the file, and cells by column."""
+    """Rows of a table: their lines in the file, and cells by column.
+
+    ``odd`` says, by row, which lines have more or fewer cells than the header; their
+    cells are empty.
+    """
 
     lines: Sequence[int]
     cells: Mapping[str, Sequence[str]]
+    odd: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table.
-
-    Parameters
-    ----------
-    path : Path
-        Its file, which messages call by its name.
-    columns : tuple of str
-    read : callable
-        Reads the file.
-    unit : str
-        What a row's number counts: "line", or "row" where a file has no lines.
-    """
+    """One table of a folder, in its file, which messages call by its name."""
 
     path: Path
-    columns: tuple[str, ...]
-    read: Callable[[], Rows]
-    unit: str = "line"
+
+    @cached_property
+    def rows(self) -> Rows:
+        """All rows; the file is read once, when they are first asked for.
+
+        Raises
+        ------
+        DataError
+            Also of a line with more or fewer cells than the header.
+        """
+        found = read_rows(self.path)
+        for row, why in found.odd.items():
+            raise DataError(
+                f"{self.path}, line {found.lines[row]}: has {why}; complete the line,"
+                " and put cells with commas in quotes"
+            )
+        for near in found.cells:
+            if near.lower() == SPLIT != near:
+                raise DataError(
+                    f"{self.path}, line 1: column {near!r} is not read as {SPLIT!r}:"
+                    " call it so if it says which rows train, validate and test, and"
+                    " give it another name if not"
+                )
+        return found
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of its columns."""
+        return tuple(self.rows.cells)
 
     @property
     def name(self) -> str:
         """Name of its file."""
         return self.path.name
 
-    @cached_property
-    def rows(self) -> Rows:
-        """All rows; the file is read once, when they are first asked for."""
-        return self.read()
-
     def of(self, column: str) -> str:
         """Name a column with its file."""
         return f"{column} of {self.name}"
 
     def at(self, line: int, column: str = "") -> str:
-        """Name a place: file, line, column."""
-        place = f"{self.name}, {self.unit} {line}"
+        """Name a place: file, line (row, if the file has no lines), column."""
+        unit = "line" if self.path.suffix == ".csv" else "row"
+        place = f"{self.name}, {unit} {line}"
         return f"{place}, column {column!r}" if column else place
 
 
@@ -87,7 +104,7 @@ class Tables:
         return tuple(table.path for table in found if table is not None)
 
 
-def no_column(place: str, name: str, columns: Sequence[str], cure: str) -> DataError:
+def no_column(place: str, name: str, columns: Iterable[str], cure: str) -> DataError:
     """Word that a column is missing, and which ones are there."""
     near = nearest(name, columns)
     hint = f" Did you mean {near!r}?" if near else ""
@@ -97,61 +114,93 @@ def no_column(place: str, name: str, columns: Sequence[str], cure: str) -> DataE
     )
 
 
-def read_csv(path: Path, *, may_vary: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Read the rows of a CSV file, each with the number of its last line.
+def read_rows(path: Path) -> Rows:
+    """Read a table; columns and cells lose spaces around them.
 
-    Empty lines are passed over, and the first other one is the header, without spaces
-    around names.
+    Empty lines of a CSV file are passed over, and the first other one is the header.
+    A column may have no name, as an index that pandas writes.
 
     Raises
     ------
     DataError
-        The file cannot be read as CSV, or a row has more or fewer cells than the first,
-        unless these ``may_vary``.
+        The file cannot be read, or its header names no columns, or two alike.
     """
-    line, first = 0, list[str]()
+    return _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
+
+
+def _read_csv(path: Path) -> Rows:
+    lines, odd, last = list[int](), dict[int, str](), 0
+    found: dict[str, list[str]] = {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
             reader = csv.reader(handle, strict=True)
-            for cells in reader:
-                line = reader.line_num
-                if not cells:
-                    continue
-                if not first:
-                    first = cells = [cell.strip() for cell in cells]
-                if len(cells) != len(first) and not may_vary:
-                    raise DataError(
-                        f"{path}, line {line}: has {len(cells)} cell(s), but line 1 has"
-                        f" {len(first)} ({', '.join(first)}); complete the line, and"
-                        " put cells with commas in quotes"
-                    )
-                yield line, cells
+            header = [cell.strip() for cell in next(filter(None, reader), [])]
+            _check_columns(path, header)
+            found = {column: [] for column in header}
+
+            def filled() -> Iterator[list[str]]:
+                nonlocal last
+                for cells in reader:
+                    last = reader.line_num
+                    if not cells:
+                        continue
+                    is_odd = len(cells) != len(header)
+                    if is_odd:
+                        why = f"{len(cells)} cells, the header has {len(header)}"
+                        odd[len(lines)] = why
+                    lines.append(last)
+                    yield [""] * len(header) if is_odd else cells
+
+            rows = filled()
+            while some := list(islice(rows, _SOME)):
+                for column, new in zip(
+                    found.values(), zip(*some, strict=True), strict=True
+                ):
+                    column += map(str.strip, new)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise _no_csv(path, line + 1, error) from error
+        raise _no_csv(path, last + 1, error) from error
+    return Rows(lines, found, odd)
 
 
-def as_rows(columns: Sequence[str], rows: Iterable[tuple[int, Sequence[str]]]) -> Rows:
-    """Turn rows, each with its line, into columns; cells lose spaces around them."""
-    rows, lines = iter(rows), list[int]()
-    found: dict[str, list[str]] = {column: [] for column in columns}
-    while some := list(islice(rows, _SOME)):
-        numbers, cells = zip(*some, strict=True)
-        lines += numbers
-        for column, new in zip(found.values(), zip(*cells, strict=True), strict=True):
-            column += map(str.strip, new)
-    return Rows(lines, found)
+def _read_parquet(path: Path) -> Rows:
+    found: dict[str, list[str]] = {}
+    name = ""
+    try:
+        import pyarrow
+        from pyarrow import compute, parquet
+
+        with parquet.ParquetFile(path) as file:
+            columns = [str(name).strip() for name in file.schema_arrow.names]
+            _check_columns(path, columns)
+            found = {name: [] for name in columns}
+            for batch in file.iter_batches():
+                for name, column in zip(columns, batch.columns, strict=True):
+                    texts = compute.fill_null(column.cast(pyarrow.string()), "")
+                    kind = getattr(column.type, "value_type", column.type)
+                    if pyarrow.types.is_boolean(kind):  # True, as CSV files have it
+                        texts = compute.utf8_capitalize(texts)
+                    found[name] += [cell.strip() for cell in texts.to_pylist()]
+                name = ""
+    except ImportError as error:
+        raise DataError(
+            f"{path} needs the package pyarrow, which is not installed: pip install"
+            " pyarrow, or save the table as .csv"
+        ) from error
+    except (OSError, ValueError, NotImplementedError) as error:
+        row = min(map(len, found.values()), default=0) + 1
+        place = f"{path}, row {row}" + (f", column {name!r}" if name else "")
+        raise DataError(
+            f"{place}: cannot be read as Parquet: {error}; write it again, with"
+            " columns of numbers, texts or truth values"
+        ) from error
+    return Rows(range(1, len(found[columns[0]]) + 1), found)
 
 
-def check_columns(
-    path: Path, columns: Sequence[str], *, may_lack: bool = False
-) -> None:
-    """Refuse a first line that names no columns, or two alike.
-
-    With ``may_lack`` a column may have no name, as an index that pandas writes.
-    """
+def _check_columns(path: Path, columns: Sequence[str]) -> None:
+    """Refuse a first line that names no columns, or two alike."""
     mark = next((m for m in ";\t|" if len(columns) == 1 and m in columns[0]), "")
-    odd = [c for c in columns if not c.isprintable() or not (c or may_lack)]
-    twice = [c for c in columns if list(columns).count(c) > 1]
+    odd = [c for c in columns if not c.isprintable()]
+    twice = [c for c in columns if columns.count(c) > 1]
     if not columns:
         wrong = "is empty; its first line must name the columns"
     elif columns[0].lower().startswith("sep="):
@@ -168,25 +217,6 @@ def check_columns(
     else:
         return
     raise DataError(f"{path}, line 1: {wrong}")
-
-
-def read_uneven(path: Path) -> tuple[Rows, dict[int, str]]:
-    """Read a CSV file, and say what is wrong with rows of another width, by place.
-
-    Such rows have empty cells. A column may have no name, as an index of pandas.
-    """
-    read = read_csv(path, may_vary=True)
-    _, columns = next(read, (0, []))
-    check_columns(path, columns, may_lack=True)
-    odd: dict[int, str] = {}
-
-    def filled() -> Iterator[tuple[int, list[str]]]:
-        for at, (line, cells) in enumerate(read):
-            if len(cells) != len(columns):
-                odd[at] = f"{len(cells)} cells, the header has {len(columns)}"
-            yield line, [""] * len(columns) if at in odd else cells
-
-    return as_rows(columns, filled()), odd
 
 
 @contextmanager

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
 import typer
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from fedgraph_flwr.core.audit_log import (
     ANSWERED,
@@ -23,34 +22,71 @@ from fedgraph_flwr.core.audit_log import (
     name_message,
 )
 from fedgraph_flwr.core.errors import DataError
-from fedgraph_flwr.core.files import inert
 from fedgraph_flwr.core.words import at_most
 from fedgraph_flwr.results.progress import ENDED, RECEIVED, RUN
 
 from .findings import AsJson
 
-Key = tuple[Any, ...]
-Lines = Sequence[Mapping[str, Any]]
 ROLL_CALL = name_message("query")
 _RESTORE = "restore the log from a copy; if there is none, ask who can write to it"
 _ASK = "both operators look at that message; each keeps a copy of both logs"
 _MOST = 20  # differences of a kind that are listed
-_DEEPEST = 5  # of tables and lists in a line, one in another
-_TABLES = ("received", "sent", "spent_before", "spent_after")
-_TYPES: Mapping[type, Iterable[str]] = {
-    int: ("run", "round", "node", "client"),
-    str: (
-        *("event", "message", "method", "head"),
-        *("sha256", "config_sha256", "code_sha256"),
-    ),
-    dict: _TABLES,
-    list: ("consents", "withheld"),
-}
-_COLUMNS = (
-    *("time_utc", "run", "experiment", "method", "message", "client", "round"),
-    *("outcome", "examples", "loss", "metric", "split", "score"),
-    *("received", "sent", "seconds", "consents", "withheld", "note"),
-)
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():  # it could forge a line where it is printed
+        raise ValueError("must be printable")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_printable)]
+
+
+class _Sent(BaseModel):
+    """What the server got from a client."""
+
+    model_config = ConfigDict(strict=True)
+
+    bytes: int
+    sha256: Text
+
+
+class Line(BaseModel):
+    """What is read of a line of a log; the log may be a stranger's."""
+
+    model_config = ConfigDict(strict=True)
+
+    event: Text = ""
+    run: int | None = None
+    message: Text = ""
+    round: int | None = None
+    node: int | None = None
+    client: int | None = None
+    method: Text = ""
+    outcome: Text = ""
+    head: Text | None = None
+    sha256: Text = ""
+    config_sha256: Text = ""
+    code_sha256: Text = ""
+    sent: dict[Text, int | _Sent] = {}
+    spent_after: dict[Text, float] = {}
+    consents: list[Text] = []
+
+    def is_ours(self) -> bool:
+        """Whether this version writes such lines."""
+        kind = _Sent if self.event == RECEIVED else int
+        has_run = self.run is not None or self.event == REPAIR
+        return has_run and all(isinstance(v, kind) for v in self.sent.values())
+
+    @property
+    def size(self) -> int:
+        """Bytes that left a site."""
+        return sum(v for v in self.sent.values() if isinstance(v, int))
+
+    def __str__(self) -> str:
+        """Say which message it is about."""
+        number = "" if self.round is None else f", round {self.round}"
+        return f"run {self.run}, {self.message}{number}"
 
 
 def audit(
@@ -69,9 +105,6 @@ def audit(
             help="A copy of the server's audit.jsonl, to compare the site's with.",
         ),
     ] = None,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Write the site's answers as CSV instead.")
-    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Check that an audit log is whole, and that it agrees with the server's.
@@ -81,120 +114,121 @@ def audit(
     cut off, or that the owner wrote the whole log anew: the server's log can, which
     holds the head that the site told with every reply.
     """
-    logs = {path: _read(path) for path in log}
-    read = [*logs.items()]
+    read = {path: _read(path) for path in log}
+    lines = [line for _, found in read.values() for line in found]
+    heads = {START}.union(*(checked.hashes for checked, _ in read.values()))
+    runs, differences, notices = _runs(lines), list[str](), list[str]()
     if server:
-        read.append((server, _read(server)))
-    problems = [(f"{path}: {p}", _RESTORE) for path, one in read for p in one.problems]
-    notices = [f"{path}: {n}" for path, one in read for n in one.notices]
-    if server:
-        differences, missing = compare(list(logs.values()), read[-1][1])
-        problems += [(words, _ASK) for words in differences]
-        notices += missing
-    if as_csv:
-        _write_csv(logs.values())
-    elif as_json:
-        print(json.dumps(_summary(logs, problems, notices), indent=2))
-    else:
-        _print_all(logs, problems, notices, server)
+        read[server] = _read(server)
+        differences, notices = compare(lines, heads, read[server][1])
+    problems = [
+        (f"{path}: {words}", _RESTORE)
+        for path, (checked, _) in read.items()
+        for words in checked.problems
+    ]
+    problems += [(words, _ASK) for words in differences]
+    told = [
+        f"{path}: {n}" for path, (checked, _) in read.items() for n in checked.notices
+    ]
+    told += notices
+    if as_json:
+        logs = {
+            str(path): {"lines": len(read[path][1]), "head": read[path][0].head}
+            for path in log
+        }
+        cured = [{"problem": p, "how_to_fix": cure} for p, cure in problems]
+        facts = {"logs": logs, "runs": runs, "problems": cured, "notices": told}
+        print(json.dumps(facts, indent=2))
+        return 1 if problems else 0
+    for path in log:
+        checked, found = read[path]
+        state = (
+            "broken" if checked.problems else "every line holds the hash of the last"
+        )
+        print(f"{path}: {len(found)} lines, {state}\nhead {checked.head}\n")
+    if runs:
+        print(f"{_table(runs)}\n")
+    for notice in told:
+        print(f"note: {notice}")
+    for cure in dict.fromkeys(cure for _, cure in problems):
+        print(*(f"problem: {words}" for words, of in problems if of == cure), sep="\n")
+        print(f"how to fix it: {cure}")
+    if not problems:
+        print(f"no problem found{f', and agrees with {server}' if server else ''}")
     return 1 if problems else 0
 
 
-def _read(path: Path) -> Checked:
+def _read(path: Path) -> tuple[Checked, list[Line]]:
     try:
-        found = check_log(path.read_bytes())
+        checked = check_log(path.read_bytes())
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error}; name an audit.jsonl"
         ) from error
-    strange = [r["line"] for r in found.records if not _is_ours(r)]
-    found.records = [r for r in found.records if _is_ours(r)]
-    found.problems += [
-        f"line {number} holds what this version never writes" for number in strange
-    ]
-    return found
-
-
-def _is_ours(record: Mapping[str, Any]) -> bool:
-    """Whether what is read of a line has the types that it is written with."""
-    if not _is_printable(record) or not all(
-        type(record.get(name, kind())) is kind
-        for kind, names in _TYPES.items()
-        for name in names
-    ):
-        return False
-    if record.get("event") == RECEIVED:
-        return all(
-            type(v) is dict
-            and type(v.get("bytes")) is int
-            and type(v.get("sha256")) is str
-            for v in record.get("sent", {}).values()
-        )
-    numbers = [v for k in _TABLES for v in record.get(k, {}).values()]
-    has_run = "run" in record or record.get("event") == REPAIR
-    return has_run and all(type(v) in (int, float) for v in numbers)
-
-
-def _is_printable(value: object, depth: int = _DEEPEST) -> bool:
-    """Whether no text in it could forge a line where it is printed; or end a reader."""
-    if isinstance(value, dict):
-        value = [*value, *value.values()]
-    if isinstance(value, list):
-        return depth > 0 and all(_is_printable(v, depth - 1) for v in value)
-    return not isinstance(value, str) or value.isprintable()
+    lines = []
+    for record in checked.records:
+        try:
+            line = Line.model_validate(record)
+        except (ValidationError, RecursionError):
+            line = None
+        if line is not None and line.is_ours():
+            lines.append(line)
+        else:
+            strange = f"line {record['line']} holds what this version never writes"
+            checked.problems.append(strange)
+    return checked, lines
 
 
 # Two logs ---------------------------------------------------------------------------
 
 
-def compare(site: list[Checked], server: Checked) -> tuple[list[str], list[str]]:
-    """Say where a site's logs and the server's differ, and what was not compared.
+def compare(
+    site: Sequence[Line], heads: set[str], server: Sequence[Line]
+) -> tuple[list[str], list[str]]:
+    """Say where a site's lines and the server's differ, and what was not compared.
 
     Runs and nodes that one log alone knows may be of another server, or other sites.
-    Nor is a roll call compared whose answer the server did not wait for.
+    Nor is a roll call of a run compared that was refused: the server does not wait for
+    further answers. ``heads`` are the hashes of all lines of the site.
     """
-    lines = [r for log in site for r in log.records]
-    here, there = _named("run", lines, ASKED), _named("run", server.records, RUN)
-    own, known = _named("node", lines, ASKED), _named("node", server.records, RECEIVED)
-    ours = [r for r in lines if r.get("run") in there]
-    theirs = [r for r in server.records if r.get("node") in own]
-    ended = [r for r in server.records if r.get("event") == ENDED]
-    # The server's log has nothing of the site in these, the site's the roll call alone.
-    unreceived = {r["run"] for r in ended if r.get("outcome") == "refused"}
-    unreceived &= here & there - {r.get("run") for r in theirs}
-    unreceived -= {r["run"] for r in ours if r.get("message", ROLL_CALL) != ROLL_CALL}
-    missing = {
-        "the server's log has no line of the runs {}: they were not compared, and are"
-        " of another server, or their lines are gone": here - there,
-        "the site's log has no line of the nodes {}: they were not compared, and are"
-        " other sites, or lines of this one are gone": known - own,
-        "the server refused the runs {} before this site's answer to the roll call had"
-        " come: it was not compared": unreceived,
-    }
+    here, there = _runs_of(site, ASKED), _runs_of(server, RUN)
+    own, known = _nodes_of(site, ASKED), _nodes_of(server, RECEIVED)
     notices = [
-        words.format(", ".join(map(str, sorted(of))))
-        for words, of in missing.items()
+        f"the {whose} log has no line of the {what} {', '.join(map(str, sorted(of)))}:"
+        " they were not compared, and are of another server or site, or lines are gone"
+        for whose, what, of in (
+            ("server's", "runs", here - there),
+            ("site's", "nodes", known - own),
+        )
         if of
     ]
-    if known and not theirs:
+    refused = {r.run for r in server if r.event == ENDED and r.outcome == "refused"}
+    ours, theirs = (
+        [r for r in lines if r.message != ROLL_CALL or r.run not in refused]
+        for lines in ([r for r in site if r.run in there], server)
+    )
+    theirs = [r for r in theirs if r.node in own]
+    if known and not known & own:
         lost = (
             "the server's log knows none of the nodes that the site's log names: both"
             " are of different sites, or the site's log was written anew"
         )
         return [lost], notices
-    received = [r for r in ours if r.get("run") not in unreceived]
     found = (
-        _unknown_heads(site, theirs),
-        _differing_messages(received, theirs),
-        _differing_replies(received, theirs),
-        _differing_runs(ours, server.records),
+        _unknown_heads(heads, theirs),
+        _differing_messages(ours, theirs),
+        _differing_replies(ours, theirs),
+        _differing_runs(ours, {r.run: r for r in server if r.event == RUN}),
     )
     return [words for of in found for words in _shortened(of)], notices
 
 
-def _named(name: str, records: Lines, event: str) -> set[int]:
-    """Return the runs, or nodes, that lines of an event name."""
-    return {r[name] for r in records if r.get("event") == event and name in r}
+def _runs_of(lines: Iterable[Line], event: str) -> set[int]:
+    return {r.run for r in lines if r.event == event and r.run is not None}
+
+
+def _nodes_of(lines: Iterable[Line], event: str) -> set[int]:
+    return {r.node for r in lines if r.event == event and r.node is not None}
 
 
 def _shortened(found: Iterable[str]) -> list[str]:
@@ -203,152 +237,93 @@ def _shortened(found: Iterable[str]) -> list[str]:
     return words[:_MOST] + ([f"and {more} more of this kind"] if more > 0 else [])
 
 
-def _unknown_heads(site: list[Checked], theirs: Lines) -> Iterator[str]:
-    known = {START, *(h for log in site for h in log.hashes)}
+def _unknown_heads(heads: set[str], theirs: Iterable[Line]) -> Iterator[str]:
     for line in theirs:
-        if (head := line.get("head")) is not None and head not in known:
+        if line.head is not None and line.head not in heads:
             yield (
-                f"{_words(_key(line))}: the site told the server the head"
-                f" {str(head)[:12]}, which no line of its log has: lines were cut off,"
-                " or the log was written anew"
+                f"{line}: the site told the server the head {line.head[:12]}, which no"
+                " line of its log has: lines were cut off, or the log was written anew"
             )
 
 
-def _differing_messages(ours: Lines, theirs: Lines) -> Iterator[str]:
+def _differing_messages(ours: Sequence[Line], theirs: Sequence[Line]) -> Iterator[str]:
     """Name messages that one side writes down and the other does not."""
-    known = Counter(_key(r) for r in ours if r.get("event") == ASKED)
-    asked = Counter(_key(r) for r in theirs if r.get("event") == ASKED)
-    answered = Counter(_key(r) for r in theirs if r.get("event") == RECEIVED)
-    of_site = asked | answered  # the first roll call is known by its answer alone
+    known = Counter(str(r) for r in ours if r.event == ASKED)
+    asked = Counter(str(r) for r in theirs if r.event == ASKED)
+    # The first roll call is known by its answer alone.
+    of_site = asked | Counter(str(r) for r in theirs if r.event == RECEIVED)
     no = "log has no such message"
-    yield from _only_in(of_site - known, f": the server asked, the site's {no}")
-    yield from _only_in(known - of_site, f": the site was asked, the server's {no}")
+    for message in sorted(of_site - known):
+        yield f"{message}: the server asked, the site's {no}"
+    for message in sorted(known - of_site):
+        yield f"{message}: the site was asked, the server's {no}"
 
 
-def _differing_replies(ours: Lines, theirs: Lines) -> Iterator[str]:
+def _differing_replies(ours: Sequence[Line], theirs: Sequence[Line]) -> Iterator[str]:
     """Name replies that are not the same, or that one side alone knows."""
     sent = Counter(
-        (*_key(r), str(r.get("client")), str(r.get("sha256")), sum(r["sent"].values()))
+        (str(r), str(r.client), r.size, r.sha256[:12])
         for r in ours
-        if r.get("event") == ANSWERED and "sent" in r
+        if r.event == ANSWERED and r.sent
     )
     got = Counter(
-        (*_key(r), client, str(about.get("sha256")), about.get("bytes"))
+        (str(r), client, about.bytes, about.sha256[:12])
         for r in theirs
-        if r.get("event") == RECEIVED
-        for client, about in r.get("sent", {}).items()
+        for client, about in r.sent.items()
+        if isinstance(about, _Sent)
     )
-    yield from _only_in(
-        sent - got,
-        ", client {0}: the site sent {2} bytes, {1:.12}, and the server's log has no"
-        " such reply",
-    )
-    yield from _only_in(
-        got - sent,
-        ", client {0}: the server got {2} bytes, {1:.12}, and the site's log has no"
-        " such reply",
-    )
+    for one, other, did, whose in (
+        (sent, got, "the site sent", "the server's"),
+        (got, sent, "the server got", "the site's"),
+    ):
+        for message, client, size, digest in sorted(one - other):
+            yield (
+                f"{message}, client {client}: {did} {size} bytes, {digest}, and {whose}"
+                " log has no such reply"
+            )
 
 
-def _only_in(found: Counter[Key], words: str) -> Iterator[str]:
-    for run_id, message, number, *more in sorted(found, key=str):
-        yield _words((run_id, message, number)) + words.format(*more)
-
-
-def _differing_runs(ours: Lines, records: list[dict[str, Any]]) -> Iterator[str]:
-    stated = {r["run"]: r for r in records if r.get("event") == RUN}
-    seen: set[Key] = set()
-    for line in (r for r in ours if r.get("event") == ASKED):
-        for name, what in (("config_sha256", "configuration"), ("code_sha256", "code")):
-            found, expected = line.get(name), stated[line["run"]].get(name)
-            key = (line["run"], name, found)
-            # A site that must refuse has not read the configuration.
-            if found not in (None, expected) and key not in seen:
-                seen.add(key)
+def _differing_runs(
+    ours: Sequence[Line], stated: dict[int | None, Line]
+) -> Iterator[str]:
+    asked = [r for r in ours if r.event == ASKED]
+    for name, what in (("config_sha256", "configuration"), ("code_sha256", "code")):
+        pairs = {(r.run, getattr(r, name), getattr(stated[r.run], name)) for r in asked}
+        for run, found, expected in sorted(pairs, key=str):
+            if found and found != expected:  # a site that refuses may not have read it
                 yield (
-                    f"run {line['run']}: the {what} was {str(found)[:12]} at the site"
-                    f" and {str(expected)[:12]} at the server"
+                    f"run {run}: the {what} was {found[:12]} at the site and"
+                    f" {expected[:12]} at the server"
                 )
 
 
-def _key(line: Mapping[str, Any]) -> Key:
-    return line.get("run"), line.get("message"), line.get("round")
+# What is printed --------------------------------------------------------------------
 
 
-def _words(key: Key) -> str:
-    run_id, message, number = key
-    return f"run {run_id}, {message}{'' if number is None else f', round {number}'}"
-
-
-# What is printed: for people, as JSON and as CSV --------------------------------------
-
-
-def _summary(
-    logs: Mapping[Path, Checked], problems: list[tuple[str, str]], notices: list[str]
-) -> dict[str, Any]:
-    """Write it all as JSON can."""
-    return {
-        "logs": {
-            str(path): {"lines": len(log.records), "head": log.head}
-            for path, log in logs.items()
-        },
-        "runs": _runs(logs.values()),
-        "problems": [{"problem": p, "how_to_fix": cure} for p, cure in problems],
-        "notices": notices,
-    }
-
-
-def _runs(logs: Iterable[Checked]) -> list[dict[str, Any]]:
+def _runs(lines: Iterable[Line]) -> list[dict[str, Any]]:
     """One row per run: how often it asked, what left, what it cost."""
-    found: dict[Any, dict[str, Any]] = {}
-    for line in (r for log in logs for r in log.records):
-        if line.get("event") not in (ASKED, ANSWERED):
-            continue
-        row = found.setdefault(
-            line["run"],
-            {
-                "run": line["run"],
-                "method": line.get("method", ""),
-                "messages": 0,
-                "refused_or_failed": 0,
-                "bytes_sent": 0,
-                "epsilon": {},
-                "consents": [],
-            },
-        )
-        if line["event"] == ASKED:
-            row["messages"] += 1
-            continue
-        row["refused_or_failed"] += line.get("outcome") != "ok"
-        row["bytes_sent"] += sum(line.get("sent", {}).values())
-        row["consents"] = sorted({*row["consents"], *line.get("consents", [])})
-        for name, value in line.get("spent_after", {}).items():
+    of_run: dict[int | None, list[Line]] = {}
+    for line in lines:
+        if line.event in (ASKED, ANSWERED):
+            of_run.setdefault(line.run, []).append(line)
+    rows = []
+    for run, found in of_run.items():
+        answers = [r for r in found if r.event == ANSWERED]
+        spent: dict[str, float] = {}
+        for name, value in (item for r in answers for item in r.spent_after.items()):
             if name in ("edge-epsilon", "update-epsilon"):
-                row["epsilon"][name] = max(value, row["epsilon"].get(name, 0.0))
-    return list(found.values())
-
-
-def _print_all(
-    logs: Mapping[Path, Checked],
-    problems: list[tuple[str, str]],
-    notices: list[str],
-    server: Path | None,
-) -> None:
-    """Print for people and for grep: no line is broken."""
-    for path, log in logs.items():
-        state = "broken" if log.problems else "every line holds the hash of the last"
-        print(f"{path}: {len(log.records)} lines, {state}\nhead {log.head}\n")
-    if runs := _runs(logs.values()):
-        print(f"{_table(runs)}\n")
-    for notice in notices:
-        print(f"note: {notice}")
-    for cure in dict.fromkeys(cure for _, cure in problems):
-        for problem in (words for words, of in problems if of == cure):
-            print(f"problem: {problem}")
-        print(f"how to fix it: {cure}")
-    if not problems:
-        agrees = f", and agrees with {server}" if server else ""
-        print(f"no problem found{agrees}")
+                spent[name] = max(value, spent.get(name, 0.0))
+        row = {
+            "run": run,
+            "method": found[0].method,
+            "messages": len(found) - len(answers),
+            "refused_or_failed": sum(r.outcome != "ok" for r in answers),
+            "bytes_sent": sum(r.size for r in answers),
+            "epsilon": spent,
+            "consents": sorted({name for r in answers for name in r.consents}),
+        }
+        rows.append(row)
+    return rows
 
 
 def _table(runs: list[dict[str, Any]]) -> str:
@@ -370,20 +345,3 @@ def _table(runs: list[dict[str, Any]]) -> str:
         for row in runs
     ]
     return str(pd.DataFrame(rows).to_string(index=False))
-
-
-def _write_csv(logs: Iterable[Checked]) -> None:
-    """Write the answers of a site to stdout, one per row."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for line in (r for log in logs for r in log.records):
-        if line.get("event") == ANSWERED:
-            writer.writerow(_cell(line.get(name, "")) for name in _COLUMNS)
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, dict):
-        return sum(value.values())
-    if isinstance(value, list):
-        value = " ".join(map(str, value))
-    return inert(value)

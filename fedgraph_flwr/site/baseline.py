@@ -58,12 +58,8 @@ class Gain:
         Interval of the gain, which is > 0 where the federated model is better. None if
         no resample moves the gain, so that there is no interval.
     num_items : int
-    how : str
-        How the interval was made, or why there is none.
     rare : str
         See :func:`rare_items`.
-    accuracy : tuple of float
-        Of both models, federated first, if average precision decides; else empty.
     """
 
     metric: str
@@ -72,9 +68,7 @@ class Gain:
     low: float | None
     high: float | None
     num_items: int
-    how: str
     rare: str
-    accuracy: tuple[float, ...] = ()
 
     @property
     def value(self) -> float:
@@ -122,15 +116,8 @@ def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
             "the test items of this site allow no score: none has a label, or all"
             " labels are of one class"
         )
-    rare = rare_items(federated)
     low, high = _resampled(federated, alone, labels, seed)
-    how = f"{NUM_DRAWS} paired resamples of the items, at least Student's t"
-    if is_flat := low == high:
-        how = "no resample of these items moves the gain"
-        if scores[0] == scores[1]:
-            does = {"mae": "score", SCALED: "score", "accuracy": "classify"}
-            how = f"both models {does.get(metric, 'rank')} these items alike"
-        how += f" ({rare})" if rare else ""
+    is_flat = low == high
     return Gain(
         metric=metric,
         federated=scores[0],
@@ -138,9 +125,7 @@ def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
         low=None if is_flat else low,
         high=None if is_flat else high,
         num_items=len(labels),
-        how=how,
-        rare=rare,
-        accuracy=tuple(p.score() or 0.0 for p in models if federated.by_precision),
+        rare=rare_items(federated),
     )
 
 
@@ -288,16 +273,16 @@ def baseline(
     if not out.exists():
         _check_place(out)
         _train(config, whose, folder, out, cache_dir)
-        facts = _facts(folder, whose, out, cache_dir)
+        about, found = read_about(out), load_model(out, cache_dir=cache_dir)
+        test = found.predict_test(folder, client=whose)
+        items, rare = len(test.names), rare_items(test)
         if not as_json:
-            scores = ", ".join(f"{k} {v:.4f}" for k, v in facts["scores"].items())
-            rare = f"{facts['items']} test items ({facts['rare']})"
-            scores += f" on {rare}" if facts["rare"] else ""
-            print(
-                f"trained alone for {facts['rounds']} rounds: {scores}; kept in {out}"
-            )
+            scores = ", ".join(f"{k} {v:.4f}" for k, v in about.scores.items())
+            scores += f" on {items} test items ({rare})" if rare else ""
+            print(f"trained alone for {about.rounds} rounds: {scores}; kept in {out}")
         elif not against:
-            print(json.dumps(facts))
+            facts = {"rounds": about.rounds, "scores": about.scores}
+            print(json.dumps({**facts, "items": items, "rare": rare}))
     if not against:
         return 0
     _check_protocol(config, out)
@@ -372,18 +357,6 @@ def _train(
         keep(kept, out)
 
 
-def _facts(folder: Path, client: int, out: Path, cache_dir: str) -> dict[str, Any]:
-    """Return rounds and scores of the model trained alone."""
-    about, model = read_about(out), load_model(out, cache_dir=cache_dir)
-    found = model.predict_test(folder, client=client)
-    return {
-        "rounds": about.rounds,
-        "scores": about.scores,
-        "items": len(found.names),
-        "rare": rare_items(found),
-    }
-
-
 def _check_protocol(config: dict[str, Any], out: Path) -> None:
     """Refuse to compare models that were trained by other settings."""
     alone = read_about(out).config
@@ -410,16 +383,15 @@ def _tell(gain: Gain, *, as_json: bool) -> None:
         print(json.dumps({**facts, "level": LEVEL}))
         return
     rare = f" ({gain.rare})" if gain.rare else ""
-    beside = "\n(a class is rare; accuracy: alone {1:.4f}, federated {0:.4f})"
-    beside = beside.format(*gain.accuracy) if gain.accuracy else ""
-    interval = f"no interval: {gain.how}"
+    interval = "no interval: no resample of these items moves the gain"
     if gain.low is not None:
         interval = (
-            f"{LEVEL:.0%} interval {gain.low:+.4f} to {gain.high:+.4f} ({gain.how})"
+            f"{LEVEL:.0%} interval {gain.low:+.4f} to {gain.high:+.4f} ({NUM_DRAWS}"
+            " paired resamples of the items, at least Student's t)"
         )
     print(
         f"{gain.metric} on {gain.num_items} test items of this site{rare}: alone"
-        f" {gain.alone:.4f}, federated {gain.federated:.4f}{beside}\n"
+        f" {gain.alone:.4f}, federated {gain.federated:.4f}\n"
         f"gain {gain.value:+.4f}, {interval}\n"
         f"verdict: {gain.verdict}\n"
         "The interval is for new items like these, and for these two models; another"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
-import logging
 import os
 import re
 import shutil
 import tempfile
 import tomllib
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +22,7 @@ import datasets
 
 from ..agreement import name_classes
 from ..core.config import RunSettings
-from ..core.data import SPLITS, GraphPartition, GraphSet
+from ..core.data import SPLITS, GraphPartition
 from ..core.errors import ConfigError, FedGraphError
 from ..core.files import project_root
 from ..core.process import choose_device
@@ -52,7 +49,6 @@ _FEW = 10  # test items, below which a score says nothing
 # And of a class with less than a third; of many labels, mostly rare, each has some.
 _FEW_OF_CLASS = {"classes": 5, "nodes": 5, "binary": 1}
 _USE = {"train": "train", "val": "validate", "test": "test"}
-_SHOWN = 5  # of rows that name nodes or graphs which are in no table
 _PLAIN = "fedavg"  # stands in for a method that one client cannot run alone
 
 
@@ -80,10 +76,6 @@ def check(
         Path | None, typer.Option(metavar="FILE")
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS.")] = False,
-    line_mbit: Annotated[
-        float,
-        typer.Option(help="Speed of this site's line in Mbit/s; it is not measured."),
-    ] = 10.0,
     as_json: AsJson = False,
 ) -> int:
     """Check this site before a run: machine, SuperLink, data, one round of training.
@@ -92,8 +84,6 @@ def check(
     sees a connection and, with a key, a SuperNode that signs on and off at once. The
     exit code is 1 if there are problems, 2 if something could not be looked at.
     """
-    if not line_mbit > 0:
-        raise ConfigError(f"--line-mbit must be > 0, got {line_mbit}")
     node, table = parse_config(node_config, "--node-config"), Findings()
     resolved = read_run_config(run_config, node) if run_config else None
     with table.looking("versions", "run this in a clone"):
@@ -116,17 +106,9 @@ def check(
         table.add("run", words)
         hosted = ",".join(map(str, range(resolved.settings.num_clients)))
         node = {"cache-dir": node.get("cache-dir", ""), "clients": hosted}
-    with ExitStack() as stack:  # of rows that are left out no warning: a finding
-        logger = logging.getLogger("flwr.fedgraph")
-        logger.addFilter(_is_other)
-        stack.callback(logger.removeFilter, _is_other)
-        _look_at_data(table, folder, schema, node, resolved, policy, line_mbit)
+    _look_at_data(table, folder, schema, node, resolved, policy)
     print(table.as_json() if as_json else table.as_text())
     return table.exit_code
-
-
-def _is_other(record: logging.LogRecord) -> bool:
-    return getattr(record, "about", "") != datasets.LEFT_OUT
 
 
 # The machine ------------------------------------------------------------------------
@@ -294,7 +276,6 @@ def _look_at_data(
     node: Mapping[str, Any],
     resolved: Resolved | None,
     policy: Policy | None,
-    line_mbit: float,
 ) -> None:
     """Look at schemas and each client's data; if all is well train one round."""
     given = folder or node.get("data-path")
@@ -333,7 +314,7 @@ def _look_at_data(
         own = {"cache-dir": cache_dir} if table.fails("node-config") else node
         with table.looking("training", "see the message"):
             place = Path(given or "/")
-            _train_one_round(table, place, resolved, hosted[0], own, line_mbit)
+            _train_one_round(table, place, resolved, hosted[0], own)
 
 
 def _look_at_schema(table: Findings, shared: Path | None, folder: Path) -> None:
@@ -349,9 +330,7 @@ def _look_at_schema(table: Findings, shared: Path | None, folder: Path) -> None:
     with table.looking("schema", cure):
         digest = datasets.read_schema(shared).sha256
         if not own.exists():
-            datasets.use_schema(str(folder.expanduser().absolute()), shared)
-            found = f"a run needs {own}; here the data are read by {shared}"
-            table.add("schema", found, cure)
+            table.add("schema", f"there is no {own}, which a run needs", cure)
         elif digest != datasets.read_schema(own).sha256:
             table.add("schema", f"{own} differs from {shared}", cure)
         else:
@@ -359,7 +338,7 @@ def _look_at_schema(table: Findings, shared: Path | None, folder: Path) -> None:
 
 
 def _describe(table: Findings, partition: GraphPartition, resolved: Resolved) -> None:
-    """Sizes, splits and duplicates."""
+    """Sizes and splits."""
     graphs, label_kind = partition.graphs, datasets.label_kind(resolved.settings)
     is_nodes = label_kind == "nodes"
     count = graphs.num_nodes if is_nodes else len(graphs)
@@ -373,8 +352,6 @@ def _describe(table: Findings, partition: GraphPartition, resolved: Resolved) ->
         found += f"; left out: {partition.left_out}"
     table.add("data", found)
     _look_at_splits(table, partition, resolved.settings.held_out, label_kind)
-    if not is_nodes:
-        _look_at_duplicates(table, partition)
 
 
 def _look_at_rows(
@@ -391,16 +368,6 @@ def _look_at_rows(
         return
     count = datasets.count_rows(bad)
     found = [f"{count} cannot be used, their graphs or nodes are left out:"]
-    strangers = [text for text in bad if text.endswith(datasets.ADD_IT)]
-    if len(strangers) > 1:
-        bad = [text for text in bad if not text.endswith(datasets.ADD_IT)]
-        bad += [text.removesuffix(datasets.ADD_IT) for text in strangers[:_SHOWN]]
-        rest = len(strangers) - _SHOWN
-        bad.append(
-            f"{f'and {rest} more like these; ' if rest > 0 else ''}add them there, or"
-            " delete these rows; if they are accounts (or other nodes) of other sites,"
-            ' set outside = "drop" above [target] in schema.toml at all sites'
-        )
     cure = "correct them, or agree with all sites on csv-bad-rows 'skip'"
     table.add("rows", "\n".join(found + bad), cure if bad_rows == "refuse" else "")
 
@@ -445,40 +412,12 @@ def _test_classes(partition: GraphPartition, label_kind: str) -> dict[str, int]:
     return {k: int(n) for k, n in sorted(counts.items(), key=lambda pair: pair[1])}
 
 
-def _look_at_duplicates(table: Findings, partition: GraphPartition) -> None:
-    """Count graphs that are equal, and those that train and test."""
-    prints = [fingerprint(partition.graphs, g) for g in range(len(partition.graphs))]
-    trained = {prints[g] for g in partition.train}
-    again, leaked = (
-        len(prints) - len(set(prints)),
-        sum(prints[g] in trained for g in partition.test),
-    )
-    found, cure = f"{again} of {len(prints)} graphs are there already", ""
-    if leaked:
-        found += f"; {leaked} of {len(partition.test)} test graphs are trained on too"
-        cure = (
-            "delete copies, or (not of molecules) name the split in a column of tables"
-        )
-    table.add("duplicates", found, cure)
-
-
-def fingerprint(graphs: GraphSet, at: int) -> bytes:
-    """Hash of a graph's features and edges, as they are numbered; not of its label."""
-    nodes = slice(*graphs.node_ptr[at : at + 2].tolist())
-    edges = slice(*graphs.edge_ptr[at : at + 2].tolist())
-    digest = hashlib.sha256(str(nodes.stop - nodes.start).encode())
-    for part in (graphs.x[nodes], graphs.edge_index[:, edges]):
-        digest.update(np.ascontiguousarray(part).tobytes())
-    return digest.digest()
-
-
 def _train_one_round(
     table: Findings,
     folder: Path,
     resolved: Resolved,
     client: int,
     node: Mapping[str, Any],
-    line_mbit: float,
 ) -> None:
     """Train one round without the others; say what it costs in seconds and bytes.
 
@@ -501,12 +440,9 @@ def _train_one_round(
         )
     spent, rounds = report["clients"][str(client)], report["planned_rounds"]
     down, up = spent.get("bytes_down", 0), spent.get("bytes_up", 0)
-    found = f"one round of training takes {spent['seconds']:.2f} s here{note}"
-    table.add("training", found)
-    seconds = 8 * (down + up) / (line_mbit * 1e6)
     table.add(
-        "line",
-        f"{down / 1000:.1f} kB in and {up / 1000:.1f} kB out per round,"
-        f" {seconds:.2f} s at {line_mbit:g} Mbit/s; {rounds} rounds"
-        f" move {(down + up) * rounds / 1e6:.1f} MB",
+        "training",
+        f"one round takes {spent['seconds']:.2f} s here{note}, with {down / 1000:.1f}"
+        f" kB in and {up / 1000:.1f} kB out; {rounds} rounds move"
+        f" {(down + up) * rounds / 1e6:.1f} MB",
     )

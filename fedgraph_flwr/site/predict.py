@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +14,8 @@ from ..core.errors import ConfigError
 from ..trained import load_model
 from ..trained.model import Predictions
 from .findings import AsJson
+
+_SHOWN = 10  # items that cannot be predicted
 
 
 def predict(
@@ -51,14 +52,6 @@ def predict(
             help="With --test: whose test items, if several clients have the model.",
         ),
     ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            metavar="P",
-            help="Predict the rarer of two classes, or yes, from this probability on"
-            " (else 0.5).",
-        ),
-    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     cache_dir: Annotated[str, typer.Option(help="Folder for converted data.")] = "",
     as_json: AsJson = False,
@@ -77,80 +70,61 @@ def predict(
         raise ConfigError("give the FOLDER of the items to predict, or --test")
     else:
         found = loaded.predict_folder(folder)
-    if threshold is not None:
-        found = replace(found, threshold=threshold)
     found.write(out)
-    (_tell_json if as_json else _tell)(found, loaded.name, out)
-    return 1 if found.unfit else 0
-
-
-def _tell(found: Predictions, model: str, out: Path) -> None:
-    print(f"{len(found.names)} items predicted by {model}: {out}")
-    score = found.score()
-    if score is not None:
-        facts = "none, labels are of one class" if math.isnan(score) else repr(score)
-        print(f"test {found.metric} of {len(found.names)} items: {facts}")
-        for target, of_one in found.by_target().items():
-            print(f"test {found.metric} of {target}: {of_one!r}")
-    for words in _ranking(found):
-        print(words)
-    for name, why in found.unfit[:_SHOWN]:
-        print(f"not predicted: {found.column} {name}: {why}")
-    if len(found.unfit) > _SHOWN:
-        print(f"not predicted: {len(found.unfit) - _SHOWN} more; see {out}")
-
-
-def _ranking(found: Predictions) -> Iterator[str]:
-    """Say how to find a rare class, where predictions alone do not show it."""
-    count, names, labels = len(found.names), found.labels_of, found.labels
-    is_binary = found.kind == "binary"
-    if not count or not (is_binary or (found.is_of_classes and len(names) > 1)):
-        return
-    if found.by_precision and labels is not None:
-        score = found.measure(found.decides, found.outputs, labels)
-        words = "none, labels are of one class" if math.isnan(score) else f"{score:.4f}"
-        yield f"test average precision of {count} items: {words}"
-    can_cut = is_binary or len(names) == 2
-    for k, name in enumerate(names):
-        if not is_binary and k != found.sought:
-            continue
-        at, number = ((..., k), 1) if is_binary else (..., k)
-        ours = found.predicted[at]
-        if found.threshold is not None:
-            words, yes = "", ours == number
-            if labels is not None:
-                is_it = labels[at] == number
-                both = (yes & is_it).sum()
-                words = f", among them {both} of the {is_it.sum()} labelled so"
-            yield f"{yes.sum()} item(s) with p({name}) >= {found.threshold:g}{words}"
-            continue
-        if is_one := (ours == ours[0]).all():
-            words = f"class {names[ours[0]]!r}"
-            words = f"{('no', 'yes')[ours[0]]} to {name!r}" if is_binary else words
-            yield f"all {count} predictions are {words}"
-        if found.by_precision or (is_one and can_cut):
-            words = ", or give --threshold" if can_cut else ""
-            what = "" if is_binary else "class "
-            yield f"to find {what}{name!r}, sort by p({name}), largest first{words}"
-
-
-def _tell_json(found: Predictions, model: str, out: Path) -> None:
-    score = found.score()
     facts = {
-        "model": model,
+        "model": loaded.name,
         "out": str(out),
         "items": len(found.names),
         "metric": found.metric,
-        "notes": [*_ranking(found)],
-        "score": None if score is None or math.isnan(score) else score,
-        "by_target": {
-            t: None if math.isnan(v) else v for t, v in found.by_target().items()
-        },
+        "score": _finite(found.score()),
+        "by_target": {t: _finite(v) for t, v in found.by_target().items()},
+        "notes": _ranking(found),
         "not_predicted": [
             {found.column: name, "problem": why} for name, why in found.unfit
         ],
     }
-    print(json.dumps(facts))
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        _tell(found, facts)
+    return 1 if found.unfit else 0
 
 
-_SHOWN = 10
+def _finite(score: float | None) -> float | None:
+    return None if score is None or math.isnan(score) else score
+
+
+def _tell(found: Predictions, facts: Mapping[str, Any]) -> None:
+    print(f"{facts['items']} items predicted by {facts['model']}: {facts['out']}")
+    if found.score() is not None:
+        none = "none, labels are of one class"
+        score = none if facts["score"] is None else facts["score"]
+        print(f"test {found.metric} of {facts['items']} items: {score}")
+        for target, of_one in facts["by_target"].items():
+            print(f"test {found.metric} of {target}: {of_one}")
+    for words in facts["notes"]:
+        print(words)
+    for name, why in found.unfit[:_SHOWN]:
+        print(f"not predicted: {found.column} {name}: {why}")
+    if len(found.unfit) > _SHOWN:
+        print(f"not predicted: {len(found.unfit) - _SHOWN} more; see {facts['out']}")
+
+
+def _ranking(found: Predictions) -> list[str]:
+    """Say how to find a rare class, where predictions alone do not show it."""
+    names, labels, is_binary = found.labels_of, found.labels, found.kind == "binary"
+    if not found.names or not (is_binary or (found.is_of_classes and len(names) > 1)):
+        return []
+    notes = []
+    if found.by_precision and labels is not None:
+        score = found.measure(found.decides, found.outputs, labels)
+        notes.append(f"test average precision of {len(labels)} items: {score:.4f}")
+    for k in range(len(names)) if is_binary else [found.sought]:
+        ours = found.predicted[:, k] if is_binary else found.predicted
+        is_one = bool((ours == ours[0]).all())
+        if is_one:
+            told = ("no", "yes")[ours[0]] if is_binary else repr(names[ours[0]])
+            notes.append(f"all {len(ours)} predictions are {told}")
+        if is_one or found.by_precision:
+            notes.append(f"to find {names[k]!r}, sort by p({names[k]}), largest first")
+    return notes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,7 +39,6 @@ from .model_folder import EMBEDDING, About, read_about, read_weights
 _NUMBERS = ("regression", EMBEDDING)  # kinds whose outputs are told as they are
 MEASURES = {"roc-auc": roc_auc, "mae": mean_absolute_error}  # of labels of tasks
 SCALED = "mae in spreads of csv-label-scale"
-_CUT = 0.5  # probability from which yes is predicted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +65,6 @@ class Predictions:
         See ``About``.
     spreads : tuple of float
         By which a model learns each of several numbers; empty: as they are.
-    threshold : float, optional
-        Probability from which yes, or :attr:`sought` of two classes, is predicted;
-        else one half.
     """
 
     outputs: NDArray[np.float32]
@@ -82,23 +77,7 @@ class Predictions:
     unfit: list[tuple[str, str]] = field(default_factory=list)
     rarest: str = ""
     by_precision: bool = False
-    threshold: float | None = None
     spreads: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.threshold is None:
-            return
-        if self.kind in _NUMBERS or (self.is_of_classes and len(self.labels_of) != 2):
-            raise ConfigError(
-                "--threshold is for two classes, or labels yes and no, but this model"
-                f" has {len(self.labels_of)} outputs of kind {self.kind!r}; leave it"
-                " out, and rank items by the columns of the file"
-            )
-        if not 0 < self.threshold < 1:
-            raise ConfigError(
-                "--threshold must be a probability > 0 and < 1, got"
-                f" {self.threshold:g}; choose one from a column p(...) of the file"
-            )
 
     @property
     def is_of_classes(self) -> bool:
@@ -115,13 +94,8 @@ class Predictions:
     def predicted(self) -> NDArray[np.int64]:
         """Number of each item's class; of labels yes and no, 1 or 0 for each."""
         if self.kind == "binary":
-            found = self.probabilities >= (self.threshold or _CUT)
-        elif self.threshold is None:
-            found = self.outputs.argmax(1)
-        else:
-            is_sought = self.probabilities[:, self.sought] >= self.threshold
-            found = np.where(is_sought, self.sought, 1 - self.sought)
-        return np.asarray(found, np.int64)
+            return np.asarray(self.outputs >= 0, np.int64)
+        return np.asarray(self.outputs.argmax(1), np.int64)
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
@@ -222,10 +196,7 @@ def _number(value: float) -> str:
     return "" if np.isnan(value) else np.format_float_positional(value, trim="-")
 
 
-log = logging.getLogger("flwr.fedgraph")
-
 _NONE = np.zeros(0, np.int64)
-_HAIR = 1e-6  # what rounding may change of a score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,27 +272,7 @@ class TrainedModel:
         rows = partition.graph_ids[test].tolist()
         column, names = datasets.name_items(self._at(path), number, rows)
         labels = partition.graphs.y[test]
-        found = self._named(outputs, names, column, labels=labels)
-        self._warn_of_other_data(found.score())
-        return found
-
-    def _warn_of_other_data(self, score: float | None) -> None:
-        """Say if a client's own model scores otherwise than in its run."""
-        scores = self.about.scores
-        promised = isinstance(scores, dict) and scores.get(f"test {self.about.metric}")
-        if type(promised) is not float or score is None:
-            return
-        if abs(score - promised) <= _HAIR * max(1.0, abs(promised)):
-            return
-        log.warning(
-            "model %r has %s %.4f on the test items here, and had %.4f in its run: the"
-            " data have changed since, so that it may have been trained on some of"
-            " these items, or this machine rounds otherwise",
-            self.name,
-            self.about.metric,
-            score,
-            promised,
-        )
+        return self._named(outputs, names, column, labels=labels)
 
     def read(self, path: str | Path | None, client: int) -> GraphPartition:
         """Read a client's data as the run did, with their split.

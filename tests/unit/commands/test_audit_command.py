@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 import json
 import shutil
 from pathlib import Path
@@ -78,16 +76,11 @@ def test_logs_of_site_and_server_agree(site, capsys, log):
     assert 0 < float(epsilon) < 100
 
 
-def test_the_table_can_be_had_as_json_and_answers_as_csv(site, capsys):
+def test_the_table_can_be_had_as_json(site, capsys):
     assert audit(site, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["problems"] == []
     assert [r["method"] for r in found["runs"]] == ["fedavg", "local"]
-    assert audit(site, "--csv") == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert len(rows) == 2 * (4 + 3)
-    assert {r["client"] for r in rows} == {"0", "1"}
-    assert int(rows[2]["sent"]) > 1000
 
 
 def test_a_changed_line_is_named_with_a_cure(site, capsys):
@@ -175,8 +168,6 @@ def test_a_roll_call_that_ended_before_the_answer_came(
     )
     assert with_server(site) == code
     told = capsys.readouterr().out
-    note = "refused the runs 5 before this site's answer to the roll call had come"
-    assert (note in told) == (code == 0)
     assert (f"run 5, {message}: the site was asked" in told) == (code == 1)
 
 
@@ -203,16 +194,6 @@ def test_a_hostile_copy_of_the_servers_log_is_named(site, capsys, change):
     assert "holds what this version never writes" in said
     assert not [x for x in said.splitlines() if x.startswith("no problem")]
     assert "\x1b" not in said
-
-
-def test_no_cell_of_the_table_is_a_formula(tmp_path, capsys):
-    note, method = "=HYPERLINK(0)", "@SUM(1)"
-    line = {"event": "answered", "run": 1, "note": note, "method": method, "loss": -1.5}
-    AuditLog(tmp_path / "site.jsonl").add([line])
-    assert audit(tmp_path, "--csv") == 0
-    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    told = row["note"], row["method"], row["loss"]
-    assert told == (f"'{note}", f"'{method}", "-1.5")
 
 
 def test_a_log_that_was_moved_away_and_begun_anew(site, capsys):

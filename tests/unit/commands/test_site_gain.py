@@ -48,7 +48,6 @@ def test_a_gain_is_counted_item_by_item():
     assert other.verdict == "do not join"
     same = compare(predictions(half, labels), predictions(half, labels), seed=0)
     assert (same.low, same.verdict) == (None, "cannot tell")
-    assert same.how.startswith("both models classify these items alike")
 
 
 def test_items_that_are_not_the_same_are_refused():
@@ -114,7 +113,6 @@ def test_of_a_rare_class_the_better_ranking_wins_though_accuracies_are_equal():
     models = [predictions(m, labels, "average-precision") for m in (better, worse)]
     gain = compare(*models, seed=0)
     assert gain.metric == "average-precision"
-    assert gain.accuracy == (280 / 300, 280 / 300)
     assert gain.verdict == "join"
     assert -1 <= gain.low < gain.value < gain.high <= 1
     assert compare(*models[::-1], seed=0).verdict == "do not join"
@@ -124,19 +122,19 @@ def test_of_a_rare_class_the_better_ranking_wins_though_accuracies_are_equal():
 
 
 @pytest.mark.parametrize(
-    ("metric", "second", "words"),
+    ("metric", "second", "rare"),
     [
-        ("average-precision", 2.0, "both models rank these items alike (2 of class 'b"),
-        ("roc-auc", 2.0, "both models rank these items alike (2 of 'a: yes')"),
-        ("roc-auc", -1.0, "no resample of these items moves the gain (2 of 'a: yes')"),
-        ("mae", 1.0, "both models score these items alike"),
+        ("average-precision", 2.0, "2 of class 'b'"),
+        ("roc-auc", 2.0, "2 of 'a: yes'"),
+        ("roc-auc", -1.0, "2 of 'a: yes'"),
+        ("mae", 1.0, ""),
     ],
 )
-def test_an_interval_that_no_resample_widens_is_none(metric, second, words):
+def test_an_interval_that_no_resample_widens_is_none(metric, second, rare):
     labels = (np.arange(20) < 2) * 1
     labels = labels if metric == "average-precision" else labels[:, None] * 1.0
     found = compare(
         *(predictions(labels * by, labels, metric) for by in (1.0, second)), seed=0
     )
     assert (found.low, found.high, found.verdict) == (None, None, "cannot tell")
-    assert found.how.startswith(words)
+    assert found.rare == rare

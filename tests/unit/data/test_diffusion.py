@@ -136,17 +136,13 @@ def test_ppr_is_the_series(graph, alpha):
 # --- properties ---
 
 
-def test_a_graph_has_the_same_view_in_any_company(monkeypatch):
+def test_a_graph_has_the_same_view_in_any_company():
     many = [random_graph(n, 0.3, seed) for seed in range(5) for n in (7, 3, 9, 1, 7)]
     whole = diffuse(graph_set(*many), PPR)
-    monkeypatch.setattr(diffusion, "STACK_ENTRIES", 150)  # three of 7 x 7, one of 9 x 9
     alone = [diffuse(graph_set(graph), PPR) for graph in many]
-    stacked = diffuse(graph_set(*many), PPR)
     for name in ("edge_index", "weight"):
         joined = np.concatenate([getattr(view, name) for view in alone], axis=-1)
         assert np.array_equal(getattr(whole, name), joined)
-        assert np.array_equal(getattr(stacked, name), joined)
-    assert whole.edge_ptr.tolist() == stacked.edge_ptr.tolist()
     edges = whole.edge_index[:, : whole.edge_ptr[1]].T.tolist()
     assert edges == sorted(edges)
 

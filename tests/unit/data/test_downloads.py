@@ -170,7 +170,6 @@ def test_other_bytes_than_the_publishers_are_refused(
         (b"CUT", "cut off: 3 of 12 bytes"),
         (b"a page of a hotel", "not a zip file"),
         (zipped("OTHER", **TU), "no texts in a folder TINY"),
-        (zipped("TINY", A="1" * (2**26 + 1)), "more than the 67108864 bytes"),
     ],
 )
 def test_what_is_no_archive_of_the_set_is_refused(served, tmp_path, content, problem):

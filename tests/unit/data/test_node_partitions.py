@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import datasets
 from datasets import node_clients
-from datasets.cache import cut_once
 from datasets.node_clients import TEST, TRAIN, VAL, draw_roles
 from datasets.partitioners import NODE_PARTITIONERS, partition_nodes
 from datasets.public.node_graphs import whole_graph
@@ -167,14 +166,6 @@ def test_a_client_or_a_role_without_nodes_is_refused():
     crowded = toys.make_whole_graph(12, density=0.5)
     with pytest.raises(DataError, match=r"leaves \d+ of 12 clients without a node \("):
         partition_nodes("metis", crowded, 12, seed=0)
-
-
-def test_what_is_cut_once_passes_over_no_argument_by_name():
-    @cut_once
-    def power(base, exponent=2):
-        return base**exponent
-
-    assert [power(3), power(3, exponent=3), power(base=2)] == [9, 27, 4]
 
 
 @pytest.mark.parametrize(

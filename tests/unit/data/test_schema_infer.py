@@ -124,31 +124,19 @@ def test_a_column_of_numbers_stays_one_whatever_stands_in_few_cells(tmp_path, od
         (lambda i: f"3,{633 + i}", "'3,633', which may mean 3633 or 3.633"),
         (lambda i: f"3\u202f{633 + i}", "which may mean 3633"),
         (lambda i: f"${i + 5}", "'$5', which may mean 5"),
-        (lambda i: f"{i / 2} kg", "'0.0 kg')"),
         (lambda i: f"{i % 12 + 1:02d}/{i % 9 + 1:02d}/2024", "'01/01/2024')"),
-        (lambda i: "high" if i % 8 == 7 else 40 + i / 10, "'high')"),
     ],
 )
-def test_what_is_written_as_no_number_or_date_is_told_and_is_no_category(
-    tmp_path, value, told
-):
+def test_what_is_written_as_no_number_or_date_is_told(tmp_path, value, told):
     """They became categories or free text; the advice made 3,633 to 3.633."""
     quoted = {"age": lambda i: f'"{value(i)}"'}
-    schema, notes = infer_schema(site(tmp_path / "a", **quoted), min_count=1)
-    assert [f.column for f in schema.features] == ["kind"]
+    _, notes = infer_schema(site(tmp_path / "a", **quoted), min_count=2)
     (note,) = [note for note in notes if "cells are no numbers" in note]
     assert told in note
     assert "nothing between thousands" in note
-    assert "01/02/2024 may be in January or February" in note
-    assert "the column is not used (as a category: add a [[feature]] by" in note
     target = site(tmp_path / "b", ylabel=quoted["age"])
-    with pytest.raises(DataError, match=r"to predict.*nothing between thousands"):
-        infer_schema(target, min_count=1)
-    few = {"age": lambda i: f'"{value(i % 12)}"'}  # EC numbers, rates
-    schema, notes = infer_schema(site(tmp_path / "c", **few), min_count=1)
-    if told != "which may mean 3633":  # which is no name
-        assert [f.kind for f in schema.features] == ["category"] * 2
-        assert any(n.endswith("until then the column is a category") for n in notes)
+    with pytest.raises(DataError, match=r"two are needed .*nothing between thousands"):
+        infer_schema(target, min_count=2)
 
 
 @pytest.mark.parametrize(
@@ -220,42 +208,19 @@ def test_marks_of_what_is_not_known_are_told_and_are_no_class(tmp_path, mark):
     assert len(data.remarks) == 2
 
 
-@pytest.mark.parametrize(
-    ("value", "kind"),
-    [
-        (lambda i: f"1.{230 + i}" if i % 3 else 7 * i + 1, "number"),
-        (lambda i: f"1.{230 + i}.567" if i == 7 else f"2.{100 + i}", ""),
-        (lambda i: f"1.{230 + i}" if i % 3 else 1000 * i, None),
-    ],
-)
-def test_points_that_may_part_thousands_are_told(tmp_path, value, kind):
-    schema, notes = infer_schema(site(tmp_path, age=value))
-    told = any("1.234, which may mean 1234 or 1.234" in note for note in notes)
-    assert told is (kind is not None)
-    assert ("age" not in [f.column for f in schema.features]) is (kind == "")
-
-
-@pytest.mark.parametrize(
-    ("names", "odd"),
-    [
-        (["0", "1", "DK"], "DK"),
-        (["a", "b", "b?"], "b?"),
-        (["C", "N", "Na", "Cl"], ""),
-    ],
-)
-def test_a_name_that_is_written_otherwise_is_told_and_all_with_their_shares(
-    tmp_path, names, odd
-):
-    count = len(names)
-    values = {"ylabel": lambda i: names[i % count], "kind": lambda i: names[i % count]}
-    _, notes = infer_schema(site(tmp_path, **values), min_count=1)
-    told = [note for note in notes if "is written otherwise than the others" in note]
-    assert len(told) == 2 * bool(odd)
-    assert all(f": {odd!r} is" in note for note in told)
-    shares = [
-        note for note in notes if note.startswith("label of graphs.csv: classes ")
-    ]
-    assert f"{names[0]} ({-(-20 // count) / 20:.1%})" in shares[1]
+def test_sodium_is_known_and_none_is_a_name(tmp_path):
+    schema, _ = infer_schema(
+        site(tmp_path / "a", kind=lambda i: ["Na", "K"][i // 2 % 2])
+    )
+    assert schema.features[1].categories == ("K", "Na")
+    names = {"ylabel": lambda i: ["none", "mild"][i % 2]}
+    schema, notes = infer_schema(site(tmp_path / "b", **names))
+    assert schema.classes == ("mild", "none")
+    assert "label of graphs.csv: classes mild (50.0%), none (50.0%)" in notes
+    build(tmp_path / "b", schema, bad_rows="refuse")
+    marks = {"ylabel": lambda i: ["unknown", "ok"][i % 2]}
+    with pytest.raises(DataError, match=r"are 'unknown', and count as not known"):
+        infer_schema(site(tmp_path / "c", **marks))
 
 
 @pytest.mark.parametrize(
@@ -318,7 +283,6 @@ def test_a_spread_of_rounding_or_of_few_rows_is_none(tmp_path, values, is_consta
     ("columns", "told"),
     [
         ({"age": lambda i: 100 * (40 + i / 10)}, "age of nodes.csv: encoded by the"),
-        ({"age": lambda i: 42 + i / 1000 + 40 * (i == 3)}, "age of nodes.csv: a few"),
         ({"kind": lambda i: "Z" if i % 3 else "x"}, "kind of nodes.csv: 65% of rows"),
         ({"kind": lambda i: "Z" if i % 3 == 1 else "x"}, ""),
         ({"age": lambda i: 44 + i / 10}, ""),
@@ -468,7 +432,7 @@ def test_kinds_of_targets(tmp_path, answers, kind, columns):
         (
             {"ylabel": lambda i: "high" if i == 3 else i / 7},
             {"kind": "regression"},
-            r"'label' must hold numbers \(not graphs.csv, line 5, .*: 'high'\)",
+            r"'label' must hold numbers .*graphs.csv, line 5, .*: 'high'\)",
         ),
         ({}, {"targets": ["graph"]}, r"none of graph, node, split, got 'graph'"),
         ({"yz": lambda _: 1}, {"targets": ["z", "z"]}, r"each column once.* got 'z'"),

@@ -75,26 +75,6 @@ def test_overlapping_chunks_share_graphs_but_repeat_none():
     )
 
 
-def test_test_graphs_that_others_train_on_are_counted():
-    y = labels(60)
-    shares = [np.arange(20), np.arange(40), np.arange(40, 60)]
-    split = [splits.split_client(r, y, seed=3, held_out=0.2) for r in shares]
-    found = []
-    all_counted = splits.trained_elsewhere(y, shares, seed=3, held_out=0.2)
-    for client, rows in enumerate(shares):
-        test = set(rows[split[client][2]].tolist())
-        others = {
-            int(row)
-            for other, of_other in enumerate(shares)
-            if other != client
-            for row in of_other[split[other][0]]
-        }
-        counted = all_counted[client]
-        assert counted == (len(test & others), len(test))
-        found.append(counted[0])
-    assert found[0] > 0 == found[2]
-    none = splits.trained_elsewhere(y, shares, seed=3, held_out=0)
-    assert none == [(0, 0)] * 3
 
 
 @pytest.mark.parametrize(
