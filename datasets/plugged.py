@@ -69,24 +69,18 @@ class DataSet:
     settings: Mapping[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not callable(self.load):
-            raise ConfigError(f"load of a DataSet must be a function, got {self.load}")
         for name, least in (("num_classes", 2), ("num_clients", 1)):
             if type(value := getattr(self, name)) is not int or value < least:
                 raise ConfigError(
                     f"{name} of a DataSet must be an int >= {least}, got {value!r}"
                 )
-        known = RunSettings.config_fields()
+        fields = RunSettings.config_fields()  # runs read no others
+        known = [key for key, one in fields.items() if one.metadata["rule"].auto]
         for key in self.settings:
             if key not in known:
-                cure = "Correct settings of the DataSet."
-                raise ConfigError(unknown_name("run-config key", key, known, cure))
-            if not known[key].metadata["rule"].auto:
-                raise ConfigError(
-                    f"settings of a DataSet cannot set {key}, whose default is"
-                    f" {known[key].default!r} and not 'auto': runs would not read it;"
-                    " set it in the run config"
-                )
+                cure = "Correct settings of the DataSet, or set it in the run config."
+                what = "key with default 'auto'"
+                raise ConfigError(unknown_name(what, key, known, cure))
 
 
 def plugged_client(own: DataSet, settings: RunSettings, client: int) -> GraphPartition:
@@ -138,20 +132,15 @@ def from_pyg(
     """
     wanted = "one graph, whose nodes have classes" if of_nodes else "graphs"
     is_many = isinstance(given, Iterable) or hasattr(given, "__getitem__")
-    if not is_many or hasattr(given, "keys"):  # as a Data has
-        raise DataError(
-            f"{name}: load must return a list of {wanted}, got a"
-            f" {type(given).__name__}; return one"
-        )
-    found = list(given)
+    is_many = is_many and not hasattr(given, "keys")  # as a Data has
+    found = list(given) if is_many else []
+    if not found or (of_nodes and len(found) != 1):
+        got = len(found) if is_many else f"a {type(given).__name__}"
+        raise DataError(f"{name}: load must return a list of {wanted}; got {got}")
     if unused := sorted({a for g in found for a in _attributes(g)} - _USED):
         warn_once(
             f"{name}: not used of its graphs: {', '.join(unused)}; which graphs or"
             " nodes train and test is drawn by split-seed and held-out"
-        )
-    if not found or (of_nodes and len(found) != 1):
-        raise DataError(
-            f"{name}: load must return a list of {wanted}; got {len(found)}"
         )
     parts = [
         _read(f"{name}: graph {g}", graph, num_classes, of_nodes=of_nodes)
@@ -182,34 +171,38 @@ def _read(
     """Features (n, d), edges (2, e) sorted, classes (1,) or (n,) of one graph."""
     x, edges, y = (_array(where, graph, name) for name in ("x", "edge_index", "y"))
     x, y = np.asarray(x, np.float32), y.reshape(-1)
-    if x.ndim != 2 or not x.size or not np.isfinite(x).all():
-        raise DataError(
-            f"{where}: x must be finite numbers of shape (num_nodes, num_features), got"
-            f" shape {x.shape}{'' if x.ndim != 2 or not x.size else ' with NaN'}; give"
-            " every node a row, e.g. its degree"
-        )
     is_whole = np.issubdtype(edges.dtype, np.integer) or not edges.size
-    if edges.shape[:1] != (2,) or edges.ndim != 2 or not is_whole:
-        raise DataError(
-            f"{where}: edge_index must be ints of shape (2, num_edges), got"
-            f" {edges.dtype} of shape {edges.shape}"
-        )
-    if edges.size and not 0 <= edges.min() <= edges.max() < len(x):
-        raise DataError(
-            f"{where}: edge_index names node {edges.min()} to {edges.max()}, but x has"
-            f" {len(x)} rows; number the nodes of a graph from 0"
-        )
-    count = len(x) if of_nodes else 1
-    if len(y) != count or not np.issubdtype(y.dtype, np.integer):
-        raise DataError(
-            f"{where}: y must be {'an int for each node' if of_nodes else 'one int'},"
-            f" got {len(y)} of {y.dtype}"
-        )
-    if not 0 <= y.min() <= y.max() < num_classes:
-        raise DataError(
-            f"{where}: y must be a class from 0 to {num_classes - 1}, got {y.min()} to"
-            f" {y.max()}; correct it, or num_classes of the DataSet"
-        )
+    ends = (int(edges.min()), int(edges.max())) if edges.size else (0, 0)
+    count, least = len(x) if of_nodes else 1, (y.min(initial=0), y.max(initial=0))
+    for is_fine, must, got in (
+        (
+            x.ndim == 2 and x.size and np.isfinite(x).all(),
+            "x must be finite numbers of shape (num_nodes, num_features)",
+            f"shape {x.shape}",
+        ),
+        (
+            edges.ndim == 2 and len(edges) == 2 and is_whole,
+            "edge_index must be ints of shape (2, num_edges)",
+            f"{edges.dtype} of shape {edges.shape}",
+        ),
+        (
+            0 <= ends[0] <= ends[1] < len(x),
+            f"edge_index must number the {len(x)} rows of x from 0",
+            f"{ends[0]} to {ends[1]}",
+        ),
+        (
+            len(y) == count and np.issubdtype(y.dtype, np.integer),
+            f"y must be {'an int for each node' if of_nodes else 'one int'}",
+            f"{len(y)} of {y.dtype}",
+        ),
+        (
+            0 <= least[0] <= least[1] < num_classes,
+            f"y must be a class from 0 to {num_classes - 1}, as num_classes says",
+            f"{least[0]} to {least[1]}",
+        ),
+    ):
+        if not is_fine:
+            raise DataError(f"{where}: {must}, got {got}; correct the loader")
     return x, np.unique(edges.astype(np.int32), axis=1), y.astype(np.int64)
 
 

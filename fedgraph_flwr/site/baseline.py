@@ -58,8 +58,6 @@ class Gain:
         Interval of the gain, which is > 0 where the federated model is better. None if
         no resample moves the gain, so that there is no interval.
     num_items : int
-    rare : str
-        See :func:`rare_items`.
     """
 
     metric: str
@@ -68,7 +66,6 @@ class Gain:
     low: float | None
     high: float | None
     num_items: int
-    rare: str
 
     @property
     def value(self) -> float:
@@ -125,22 +122,7 @@ def compare(federated: Predictions, alone: Predictions, *, seed: int) -> Gain:
         low=None if is_flat else low,
         high=None if is_flat else high,
         num_items=len(labels),
-        rare=rare_items(federated),
     )
-
-
-def rare_items(found: Predictions) -> str:
-    """Count the items of the rarest class, or label: "2 of class 'yes'"; or ""."""
-    names, labels = found.labels_of, found.labels
-    if labels is None or found.kind not in ("classes", "nodes", "binary"):
-        return ""
-    if found.is_of_classes:
-        sizes = np.bincount(labels, minlength=len(names))
-        rarest = found.sought if found.rarest in names else int(sizes.argmin())
-        return f"{sizes[rarest]} of class {names[rarest]!r}"
-    sizes = np.array([(labels == 0).sum(axis=0), (labels == 1).sum(axis=0)])
-    label, task = np.unravel_index(sizes.argmin(), sizes.shape)
-    return f"{sizes[label, task]} of '{names[task]}: {('no', 'yes')[label]}'"
 
 
 def _resampled(
@@ -275,14 +257,13 @@ def baseline(
         _train(config, whose, folder, out, cache_dir)
         about, found = read_about(out), load_model(out, cache_dir=cache_dir)
         test = found.predict_test(folder, client=whose)
-        items, rare = len(test.names), rare_items(test)
+        facts = {"rounds": about.rounds, "scores": about.scores}
         if not as_json:
             scores = ", ".join(f"{k} {v:.4f}" for k, v in about.scores.items())
-            scores += f" on {items} test items ({rare})" if rare else ""
+            scores += f" on {len(test.names)} test items"
             print(f"trained alone for {about.rounds} rounds: {scores}; kept in {out}")
         elif not against:
-            facts = {"rounds": about.rounds, "scores": about.scores}
-            print(json.dumps({**facts, "items": items, "rare": rare}))
+            print(json.dumps({**facts, "items": len(test.names)}))
     if not against:
         return 0
     _check_protocol(config, out)
@@ -382,7 +363,6 @@ def _tell(gain: Gain, *, as_json: bool) -> None:
         facts = {**asdict(gain), "gain": gain.value, "verdict": gain.verdict}
         print(json.dumps({**facts, "level": LEVEL}))
         return
-    rare = f" ({gain.rare})" if gain.rare else ""
     interval = "no interval: no resample of these items moves the gain"
     if gain.low is not None:
         interval = (
@@ -390,7 +370,7 @@ def _tell(gain: Gain, *, as_json: bool) -> None:
             " paired resamples of the items, at least Student's t)"
         )
     print(
-        f"{gain.metric} on {gain.num_items} test items of this site{rare}: alone"
+        f"{gain.metric} on {gain.num_items} test items of this site: alone"
         f" {gain.alone:.4f}, federated {gain.federated:.4f}\n"
         f"gain {gain.value:+.4f}, {interval}\n"
         f"verdict: {gain.verdict}\n"

@@ -122,19 +122,13 @@ def test_of_a_rare_class_the_better_ranking_wins_though_accuracies_are_equal():
 
 
 @pytest.mark.parametrize(
-    ("metric", "second", "rare"),
-    [
-        ("average-precision", 2.0, "2 of class 'b'"),
-        ("roc-auc", 2.0, "2 of 'a: yes'"),
-        ("roc-auc", -1.0, "2 of 'a: yes'"),
-        ("mae", 1.0, ""),
-    ],
+    ("metric", "second"),
+    [("average-precision", 2.0), ("roc-auc", 2.0), ("roc-auc", -1.0), ("mae", 1.0)],
 )
-def test_an_interval_that_no_resample_widens_is_none(metric, second, rare):
+def test_an_interval_that_no_resample_widens_is_none(metric, second):
     labels = (np.arange(20) < 2) * 1
     labels = labels if metric == "average-precision" else labels[:, None] * 1.0
     found = compare(
         *(predictions(labels * by, labels, metric) for by in (1.0, second)), seed=0
     )
     assert (found.low, found.high, found.verdict) == (None, None, "cannot tell")
-    assert found.rare == rare
