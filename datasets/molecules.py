@@ -31,6 +31,7 @@ from fedgraph_flwr.core.data import GraphSet, IntArray, pointer
 
 from .cache import CACHE_FORMAT
 from .tabular.encode import SHOWN
+from .tabular.table import Rows
 
 Mol: TypeAlias = Any  # rdkit.Chem.Mol: RDKit is imported where it is used, being slow
 
@@ -342,6 +343,28 @@ class MoleculeBuilder:
             bad_row=np.array([row for row, _ in bad], dtype=np.int64),
             bad_reason=[reason for _, reason in bad],
         )
+
+
+def add_all(
+    builder: MoleculeBuilder, rows: Rows, column: str
+) -> tuple[list[int], list[BadRow]]:
+    """Add the molecules of a table's column.
+
+    Returns
+    -------
+    kept : list of int
+        Rows that were added.
+    bad : list of (int, str)
+        Lines of the others, ascending, and why.
+    """
+    cells = rows.cells[column]
+    kept = [
+        row
+        for row, text in enumerate(cells)
+        if row not in rows.odd and builder.add(text, row)
+    ]
+    bad = [*rows.odd.items(), *builder.bad]
+    return kept, sorted((rows.lines[row], why) for row, why in bad)
 
 
 @cache

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date
 from functools import cached_property
@@ -27,6 +28,7 @@ from ..tabular.cells import (
     MIN_COUNT,
     as_whole,
     by_value,
+    is_missing,
     not_known,
     read_day,
     readings,
@@ -223,7 +225,8 @@ class Column:
 
     def shares(self, what: str, names: Sequence[str]) -> str:
         """Say how many rows have each name."""
-        counts = {name: self.rows[name] for name in names}
+        rows = Counter(self.cells)
+        counts = {name: rows[name] for name in names}
         counts["none of these"] = len(self.cells) - sum(counts.values())
         found = [f"{n} ({c / len(self.cells):.1%})" for n, c in counts.items() if c]
         return f"{what} {', '.join(found[:_SHOWN])}{', ...' * (len(found) > _SHOWN)}"
@@ -414,8 +417,13 @@ def _kind(columns: Sequence[Column]) -> str:
 def _classes(one: Column, owner: str, notes: list[str]) -> tuple[str, ...]:
     classes = one.frequent
     doubts = one.doubts(classes)
+    if len(classes) < 2:  # nothing could be learned
+        found = Counter(filter(is_missing, one.cells))
+        marks = sorted(c for c, n in found.items() if is_name(c) and n >= one.enough)
+        classes += marks
+        notes += [f"{one.what}: {c!r} must serve as a class" for c in marks]
     notes += [*doubts, one.shares(f"{one.what}: classes", classes)]
-    if left := len(one.holders) - len(classes):
+    if left := len({*one.holders} - {*classes}):
         notes.append(
             f"{one.what}: {left} class(es) that fewer than {one.enough} {owner}s have"
             " are not named; add them to classes by hand if all sites may know them"

@@ -13,7 +13,13 @@ from fedgraph_flwr.core.data import GraphSet
 from fedgraph_flwr.core.errors import ConfigError, DataError
 
 from ..catalog import find_dataset, has_own_graphs, has_schema
-from ..molecules import SMILES_CSV, MoleculeBuilder, warn_once
+from ..molecules import (
+    SMILES_CSV,
+    MoleculeBuilder,
+    add_all,
+    list_all,
+    warn_once,
+)
 from ..public.tu import load_tu
 from ..tabular.encode import first_few
 from ..tabular.schema_file import GRAPHS_CSV, SCHEMA_FILE, read_schema
@@ -121,18 +127,13 @@ def _molecules(settings: RunSettings, path: Path, tasks: list[str]) -> NewItems:
     column = settings.csv_smiles_column
     find_column(column, rows, "csv-smiles-column", path)
     builder = MoleculeBuilder(as_written=settings.dataset != SMILES_CSV)
-    names = [
-        str(rows.lines[at])
-        for at, smiles in enumerate(rows.cells[column])
-        if at not in rows.odd and builder.add(smiles, at)
-    ]
-    bad = sorted([*rows.odd.items(), *builder.bad])
-    unfit = [(str(rows.lines[at]), why) for at, why in bad]
+    kept, bad = add_all(builder, rows, column)
+    names = [str(rows.lines[row]) for row in kept]
+    unfit = [(str(line), why) for line, why in bad]
     if not names:
         raise DataError(
             f"{path} has no usable molecule; give a line of column names and a line for"
-            f" each molecule{': ' * bool(unfit)}"
-            + first_few([f"line {line}: {why}" for line, why in unfit])
+            f" each molecule{': ' * bool(unfit)}" + first_few(list_all(bad, "line"))
         )
     y = np.full((len(names), len(tasks)), np.nan, np.float32)
     made = builder.finish(settings.dataset, y, tasks, raw_sha256="", bad=[])

@@ -24,6 +24,7 @@ from ..molecules import (
     SMILES_CSV,
     MoleculeBuilder,
     Molecules,
+    add_all,
     fingerprint,
     list_all,
     warn_left_out,
@@ -278,23 +279,20 @@ def build_from_csv(
         for note in not_known(task, cells, MIN_COUNT, numbers=read_numbers(cells))
     ]
     builder = MoleculeBuilder()
-    texts = rows.cells[form.smiles_column]
-    kept = [
-        at for at, t in enumerate(texts) if at not in rows.odd and builder.add(t, at)
-    ]
-    bad = sorted((rows.lines[at], why) for at, why in [*rows.odd.items(), *builder.bad])
+    kept, bad = add_all(builder, rows, form.smiles_column)
     named = first_few(list_all(bad, "line"))
     if not kept:
         raise DataError(
             f"{path} has no usable row; give a CSV file with a line of column names and"
             f" a line for each molecule{', got: ' * bool(bad)}{named}"
         )
-    are_many = LeftOut("molecules", len(texts), len(bad)).is_much()
+    are_many = LeftOut("molecules", len(rows.lines), len(bad)).is_much()
     if are_many or (bad and form.bad_rows == "refuse"):
         then = "" if are_many else ", or set csv-bad-rows to 'skip'"
         much = ", more than a third" if are_many else ""
         raise DataError(
-            f"{len(bad)} of {len(texts)} rows of {path} cannot be used{much}: {named};"
+            f"{len(bad)} of {len(rows.lines)} rows of {path} cannot be used{much}:"
+            f" {named};"
             f" correct them{then}"
         )
     made = builder.finish(name, labels[kept], tasks, raw_sha256=raw_sha256, bad=bad)

@@ -35,7 +35,6 @@ from .table import Rows, Table, no_column
 ROLES = {"train": 0, "val": 1, "test": 2}
 NO_ROLE = -1
 SHOWN = 5  # problems that an error names
-_MOST_PROBLEMS = 10_000
 MOST_NUMBERS = 2**31  # of encoded features of a table: 8 GiB
 _MUCH_OTHER = 1 / 3
 _FAR, _WIDE, _NARROW = 5, 10, 1e-3  # spreads of the site that made the schema
@@ -76,19 +75,8 @@ class Problems:
     remarks: list[str] = field(default_factory=list)
 
     def add(self, where: str, text: str, name: str = "") -> None:
-        """Record a row that does not fit.
-
-        Raises
-        ------
-        DataError
-            There are so many that tables and schema do not belong together.
-        """
+        """Record a row that does not fit."""
         self.found.append(Problem(where, text, name))
-        if len(self.found) > _MOST_PROBLEMS:
-            raise DataError(
-                f"more than {_MOST_PROBLEMS} rows do not fit the schema:"
-                f" {first_few(self.found)}; {MAKE_FIT}"
-            )
 
     def remark_features(self, schema: Schema, table: Table) -> None:
         """Remark on cells of features."""

@@ -267,13 +267,6 @@ def test_lines_are_counted_past_empty_ones_and_cells_of_several(
     refused(folder, match)
 
 
-def test_tables_of_another_schema_are_given_up(tmp_path):
-    rows = "".join(f"g1,n{i},old,x\n" for i in range(10_001))
-    folder = own_files.write(tmp_path, nodes="graph,node,age,kind\n" + rows)
-    with pytest.raises(FedGraphError, match=r"more than 10000 rows do not fit"):
-        build(folder, read_schema(folder / "schema.toml"))
-
-
 def test_the_hash_of_a_schema_is_of_what_it_says(tmp_path):
     one = read_schema(own_files.write(tmp_path / "a") / "schema.toml")
     commented = "# made by us\n" + S.replace("shift = 20.0", "shift = 20")
