@@ -75,8 +75,6 @@ def test_overlapping_chunks_share_graphs_but_repeat_none():
     )
 
 
-
-
 @pytest.mark.parametrize(
     ("kind", "digest"),
     [
