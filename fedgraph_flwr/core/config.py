@@ -208,8 +208,7 @@ class RunSettings(Settings):
     method: str = text("gcfl+")
     """Name of a method, or of a plug-in as `module:NAME`."""
     dataset: str = text("synthetic")
-    """Name of a data set, of a group of sets, or of a form of own data
-    (`datasets/README.md`)."""
+    """Name of a data set, a group of sets, or own data (`datasets/README.md`)."""
     task: str = choice(
         "auto",
         "graph-classification",
@@ -218,14 +217,13 @@ class RunSettings(Settings):
         "node-classification",
         auto=True,
     )
-    """What to learn, if method and data allow several. `auto`: the method's first task
-    that fits the data."""
+    """What to learn. `auto`: the method's first task that fits the data."""
     data_dir: str = path("")
-    """Folder with data, only read. Empty: `FEDGRAPH_DATA`, else data are downloaded. A
-    site reads its `data-path` instead."""
+    """Folder with data. Empty: `FEDGRAPH_DATA`, else data are downloaded. A site reads
+    its `data-path`."""
     results_dir: str = path("")
-    """Folder for results. Empty: `results/` of the project, else `~/fedgraph-results`.
-    The log says which."""
+    """Folder for results. Empty: `results/` of the project, else
+    `~/fedgraph-results`."""
     state_dir: str = path("")
     """Folder for clients' private state. Empty: `~/.local/state/fedgraph-flwr`. A site
     has its own."""
@@ -233,9 +231,9 @@ class RunSettings(Settings):
     """Folder for converted data. Empty: `FEDGRAPH_CACHE`, else
     `~/.cache/fedgraph-flwr`. A site has its own."""
     resume: str = path("")
-    """Results folder of the run to continue. Empty starts a new run."""
+    """Results folder of the run to continue."""
     init_from: str = path("")
-    """Results folder with one model, or one model file, from which the shared tensors
+    """Results folder with one model, or a model file, from which shared tensors
     start."""
     dry_run: bool = flag(False)
     """Roll call and one round. Only a report of seconds and bytes is kept."""
@@ -250,19 +248,18 @@ class RunSettings(Settings):
     min_rounds: int = integer("auto", 0, MOST_ROUNDS, auto=True)
     """`patience` ends no training before this round."""
     evaluate_every: int = integer("auto", 1, MOST_ROUNDS, auto=True)
-    """Clients measure the model every so many rounds, and after the last. `auto`: 1; 5
-    from 1000 clients on."""
+    """Clients measure the model every so many rounds. `auto`: 1; 5 from 1000 clients
+    on."""
     evaluate_on: str = choice("own", "own", "all")
-    """`all`: after the last round each client's model is also scored on all clients'
-    test sets."""
+    """`all`: each client's last model is also scored on all clients' test sets."""
     checkpoint_every: int = integer("auto", 1, MOST_ROUNDS, auto=True)
     """The server keeps its state every so many rounds; a resume repeats the rounds
     since. `auto`: as `evaluate-every`."""
     client_fraction: float = number(1.0, 0, 1, low_open=True)
-    """Share of clients that are drawn for each round. Below 1 only the last round is
+    """Share of clients drawn for each round. Below 1 only the last round is
     reported."""
     held_out_clients: str = client_choice("")
-    """Clients that never train and are measured once, at the end. A share is drawn from
+    """Clients that never train and are measured at the end. A share is drawn from
     `split-seed`."""
     partition: str = choice(
         "auto",
@@ -310,8 +307,8 @@ class RunSettings(Settings):
     )
     """What describes a node."""
     task_masks: str = task_masks("all")
-    """Label columns that each client trains on, clients separated by `;`. `exclusive`:
-    a column has one owner; `overlapping`: two."""
+    """Label columns that each client trains on. `exclusive`: a column has one owner;
+    `overlapping`: two."""
     csv_smiles_column: str = text("smiles")
     """`smiles-csv`: column with the SMILES."""
     csv_label_columns: str = text("")
@@ -321,13 +318,12 @@ class RunSettings(Settings):
     """Own data: labels 0 and 1 (`binary`), numbers (`regression`), or one class
     (`classes`)."""
     csv_label_scale: str = text("")
-    """Mean and spread by which all sites scale numbers to predict, as in
+    """Mean and spread that scale numbers to predict, as in
     `logD=2.4:1.4,IC50=690000:1500000`."""
     csv_bad_rows: str = choice("skip", "skip", "refuse")
-    """Own data: leave out a row that cannot be used, and log it; or stop."""
+    """Own data: leave out a row that cannot be used, or stop."""
     tell_statistics: bool = flag(False)
-    """Clients send counts and means of their graphs before round 1; a site if its
-    policy allows."""
+    """Clients send counts and means of their graphs before round 1."""
     seed: int = integer(10, 0, 2**31 - 1)
     """Run seed: initial tensors, order of batches, dropout."""
     split_seed: int = integer(123, 0, 2**31 - 1)
@@ -342,8 +338,7 @@ class RunSettings(Settings):
     local_epochs: int = integer("auto", 0, 100_000, auto=True)
     """Epochs per client and round; 0 trains nothing."""
     batch_size: int = integer("auto", 1, MOST_STEPS, auto=True)
-    """Graphs per mini-batch. Not read if nodes are classified: a step takes the whole
-    graph."""
+    """Graphs per mini-batch. If nodes are classified, a step takes the whole graph."""
     optimizer: str = choice("auto", "adam", "adamw", "amsgrad", auto=True)
     """`adam` adds weight decay to the gradient, `adamw` does not. `amsgrad`: `adam`
     with the largest second moment."""
@@ -360,23 +355,21 @@ class RunSettings(Settings):
     dropout: float = number("auto", 0, 1, high_open=True, auto=True)
     """Dropout probability."""
     shared_group: str = choice("auto", "convs", "all", auto=True)
-    """Tensors that travel: `all`, or the convolutions only, as clients with different
+    """Tensors that travel: `all`, or the convolutions, as clients with different
     features need."""
     weighting: str = choice("auto", "samples", "uniform", auto=True)
-    """Weights of clients in a common average: by training graphs (`samples`), or equal
-    (`uniform`)."""
+    """Weights of clients in an average: by training graphs (`samples`), or equal."""
 
     tracker: str = choice("none", "none", "tensorboard", "wandb", "trackio", "mlflow")
-    """Where the server also writes scores, bytes and seconds of each round."""
+    """Where scores, bytes and seconds of each round also go."""
     device: str = text("auto")
     """`auto` (first GPU that torch sees, else CPU), `cpu`, `cuda` or `cuda:N`."""
     torch_threads: int = integer(1, 1, 1024)
     """Threads of torch per process. Another number may change last bits."""
     min_fit_replies: float = number(1.0, 0, 1, low_open=True)
-    """Quorum: share of a round's clients that must reply, rounded up. With fewer the
-    run stops."""
+    """Quorum: share of a round's clients that must reply. With fewer the run stops."""
     late_after_s: float = number(0.0, 0)
-    """Seconds that a round waits for late clients once the quorum has replied; 0: until
+    """Seconds that a round waits once the quorum has replied; 0: until
     `round-timeout-s`."""
     round_timeout_s: float = number(3600.0, 0, low_open=True)
     """Seconds after which a client that has not replied has failed in the round."""

@@ -49,25 +49,21 @@ class PrivacySettings(Settings):
     TABLE = "privacy"
 
     edge_epsilon: float = number(0.0, 0)
-    """Epsilon of each noisy view of a graph's edges; 0: no noise. For methods on whole
-    graphs."""
+    """Epsilon of each noisy view of a graph's edges; 0: no noise."""
     edge_epsilon_of: str = choice("view", "view", "total")
-    """`total`: epsilon of all views of a training graph together; only with
-    `noise-mode` `once`."""
+    """`total`: epsilon of all views together; only with `noise-mode` `once`."""
     edge_post: str = choice("auto", *EDGE_POSTS, auto=True)
-    """What noisy edges become, at no cost. `auto`: `clamp01` for methods with edge
-    weights, else `round`."""
+    """What noisy edges become. `auto`: `clamp01` for methods with edge weights, else
+    `round`."""
     noise_mode: str = choice(NOISE_MODES[0], *NOISE_MODES)
-    """How often noise is drawn. `once` keeps one draw; the others pay for each."""
+    """How often noise is drawn. `once` keeps one draw; others pay for each."""
     budget_max: float = number(0.0, 0)
     """Largest total epsilon of a graph's edges. A draw beyond it is refused. 0: no
     limit."""
     budget_scope: str = choice("run", "run", "lifetime")
-    """What `budget-max` limits: a client in this run, or a site in all runs on the same
-    data."""
+    """What `budget-max` limits: a client in this run, or a site in all."""
     update_clip: float = number(0.0, 0)
-    """Largest L2 norm of an update, to which noise is added; 0: no noise. Metrics leave
-    exactly."""
+    """Largest L2 norm of an update, to which noise is added; 0: no noise."""
     update_noise: float = number(1.0, 0, low_open=True)
     """Standard deviation of that noise, in units of `update-clip`."""
     update_delta: float = number(1e-5, 0, 1, low_open=True, high_open=True)
@@ -75,10 +71,10 @@ class PrivacySettings(Settings):
     update_budget_max: float = number(0.0, 0)
     """Largest total epsilon of updates; 0: no limit."""
     both: bool = flag(False)
-    """Allow noise on edges and on updates in one run, reported side by side."""
+    """Allow noise on edges and on updates in one run."""
     keep_edge_features: bool = flag(False)
-    """Allow features that tell edges, such as degrees, beside noisy edges. Only the
-    adjacency is then protected."""
+    """Allow features that tell edges, such as degrees. Only the adjacency is then
+    protected."""
 
     @property
     def is_on(self) -> bool:

@@ -69,13 +69,13 @@ class EmbeddingSettings(TaskSettings):
 
     evaluation: str = choice("local", "local", "pooled")
     """`local`: each client clusters its own graphs. `pooled`: clients send embeddings
-    and labels, the server clusters all graphs."""
+    and labels to the server."""
     rounds: str = round_list("0,1,3,5,10,20")
     """Rounds after which embeddings are evaluated; the last always is. 0: the untrained
     encoder."""
     probe: bool = flag(True)
-    """Also train a linear probe and an SVM on frozen embeddings, before the first round
-    and after the last."""
+    """Also train a linear probe and an SVM on embeddings, before the first round and
+    after the last."""
     figure_rounds: str = round_list("")
     """`pooled`: rounds whose embeddings are evaluated and drawn."""
 

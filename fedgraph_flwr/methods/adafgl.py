@@ -37,7 +37,7 @@ class AdaFGLParams(Settings):
     TABLE = "adafgl"
 
     federated_rounds: int = integer(100, 1, 999_999)
-    """R_1, rounds of averaging. In the rounds after them clients train alone."""
+    """R_1, rounds of averaging. Then clients train alone."""
     personal_epochs: int = integer(10, 1, MOST_STEPS)
     """Steps of a client in each round of its own. The authors take 200 in all."""
 

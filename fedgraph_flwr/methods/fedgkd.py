@@ -58,8 +58,8 @@ class FedGKDParams(Settings):
     tau_s: float = number(3.0, 0)
     """tau_s of Eq. 11 sharpens the weights; 0: uniform."""
     feature_map: str = choice("XH", *FEATURE_MAPS)
-    """Distilled features that are compared and sent: of nodes (`X`), embeddings (`H`),
-    both, or labels (`y`)."""
+    """Distilled features that are compared: of nodes (`X`), embeddings (`H`), both, or
+    labels (`y`)."""
     distillation: str = choice("dynamic", "dynamic", "static")
     """`dynamic`: from the model in every round (Eq. 4). `static`: once, by matching
     gradients (App. C)."""

@@ -62,7 +62,7 @@ class FedSagePlusParams(Settings):
     """Steps of the neighbour generator before a client's first round, in units of
     `local-epochs`."""
     cross_client: bool = flag(False)
-    """Train the generator on rows of other clients: the server and all clients see raw
+    """Train the generator on other clients' rows: the server and all clients see raw
     features."""
 
     def sends(self) -> tuple[Field, ...]:

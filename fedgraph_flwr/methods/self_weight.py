@@ -27,8 +27,7 @@ class SelfWeightParams(Settings):
     TABLE = "self-weight"
 
     a: float = number(0.5, 0, 1)
-    """Share of a client's own model, beside its part in the mean; 0: uniform FedAvg, 1:
-    self-train."""
+    """Share of a client's own model; 0: uniform FedAvg, 1: self-train."""
     proximal_lambda: float = number(0.0, 0)
     """lambda of the squared distance to the received model."""
 

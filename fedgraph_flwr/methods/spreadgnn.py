@@ -120,7 +120,7 @@ class SpreadGNNParams(Settings):
     period: int = integer(1, 0, MOST_ROUNDS)
     """tau: letters are sent after rounds 1, 1 + tau, 1 + 2 tau, ...; 0: never."""
     seal: bool = flag(False)
-    """Letters are encrypted between neighbours, so that the server cannot read them."""
+    """Encrypt letters between neighbours, so that the server cannot read them."""
     head_sync: str = choice("all", "all", "owners", "none")
     """Rows of the head: mixed as all else, mixed over clients with the task's labels
     (`owners`), or not sent."""
