@@ -20,10 +20,10 @@ from fedgraph_flwr.core.errors import DataError, FedGraphError
 from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.core.tasks import (
     AVERAGE_PRECISION,
+    CLASS_SCORES,
     OF_COMMONEST,
     OF_MEAN,
 )
-from fedgraph_flwr.results.printed import BESIDE
 from fedgraph_flwr.results.reader import blaming
 from fedgraph_flwr.results.selection import PROTOCOLS
 from fedgraph_flwr.view.gain import draw_gain
@@ -54,7 +54,7 @@ from .tables.studies import (
 
 ANY_TASK = "any"
 _ALSO = {
-    **BESIDE,
+    **CLASS_SCORES,
     f"accuracy{OF_COMMONEST}": "commonest class",
     f"mae{OF_MEAN}": "predicted mean",
 }
@@ -172,7 +172,7 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
         notes=tuple(_notes(group, rule, model)),
     )
     also = {heading: f"{rule}:{m}" for m, heading in _ALSO.items() if is_headline}
-    precision, is_rare = BESIDE[AVERAGE_PRECISION], any(map(_is_rare, group.runs))
+    precision, is_rare = CLASS_SCORES[AVERAGE_PRECISION], any(map(_is_rare, group.runs))
     study = replace(
         model,
         rule=rule,

@@ -7,10 +7,9 @@ Common fields are those of ``fedgraph_flwr.common_fields``; a method declares it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 
 LARGEST = 1e100  # of any number: sums and squares of such are finite
 _HAIR = 1e-9
@@ -34,7 +33,7 @@ class Kind(Enum):
     TEXT = "a text"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # found by identity, which is fast
 class Field:
     """One field of a client's reply, or all fields whose names begin alike.
 
@@ -107,6 +106,7 @@ def _pattern(name: str, rest: str) -> re.Pattern[str]:
     return re.compile(f"{re.escape(name)}(?P<rest>{rest})")
 
 
-def find(fields: Iterable[Field], kind: Kind, name: str) -> Field | None:
+@lru_cache(maxsize=4096)
+def find(fields: tuple[Field, ...], kind: Kind, name: str) -> Field | None:
     """Return the first field of a kind to which a name belongs; None if none has it."""
     return next((f for f in fields if f.kind is kind and f.match(name)), None)

@@ -29,8 +29,12 @@ BY_TASK = "-task-"  # and its number, after an error's name: of one task alone
 AVERAGE_PRECISION = "average-precision"
 OF_COMMONEST = "-of-commonest"  # after accuracy: of predicting the commonest class
 ONE_CLASS = "one-class"  # metric where all test items are predicted to be this class
-# Reported beside accuracy.
-CLASS_SCORES = AVERAGE_PRECISION, "macro-f1", "roc-auc", f"accuracy{OF_COMMONEST}"
+CLASS_SCORES = {  # beside accuracy, from 0 to 1, and how tables call them
+    AVERAGE_PRECISION: "average precision",
+    "macro-f1": "macro-F1",
+    "roc-auc": "ROC-AUC",
+}
+_OF_CLASSES = *CLASS_SCORES, f"accuracy{OF_COMMONEST}"
 OF_MEAN = "-of-mean"  # after an error's name: that of predicting the labels' mean
 ON_ALL = "-on-all"  # after a metric's name: on the test sets of all clients
 POOLED = -1  # stands for "all clients together" where a client id is expected
@@ -192,7 +196,7 @@ class Task:
     @property
     def has_classes(self) -> bool:
         """Whether each graph or node is predicted to be of one class."""
-        return self.also == CLASS_SCORES
+        return self.also == _OF_CLASSES
 
     def of(self, label_kind: str) -> Task:
         """Return this task, or the one that replaces it for labels of this kind."""
@@ -252,7 +256,7 @@ GRAPH_CLASSIFICATION = Task(
     splits=("val", "test"),
     headline="test",
     rules=("final", "best_val", "best_snapshot"),
-    also=CLASS_SCORES,
+    also=_OF_CLASSES,
     require={
         "held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,"),
     },
@@ -322,7 +326,7 @@ NODE_CLASSIFICATION = Task(
     splits=("val", "test"),
     headline="test",
     rules=("best_val", "final", "best_val_trained"),
-    also=CLASS_SCORES,
+    also=_OF_CLASSES,
     # Patience: FedGKD Sec. 5.1. Rounds at least: ours, as FedAvg stands still on Cora
     # for some 25 rounds before it learns.
     automatic={"patience": 20, "min-rounds": 50},

@@ -20,7 +20,7 @@ from strategies.round_report import ClientInfo
 from ..core.data import MOST_TARGETS, TELLS, Statistics
 from ..core.mixing import mixing_matrix, spectral_gap
 from ..core.network import Network
-from ..core.tasks import AVERAGE_PRECISION, OF_COMMONEST, OF_MEAN, POOLED
+from ..core.tasks import CLASS_SCORES, OF_COMMONEST, OF_MEAN, POOLED
 from ..core.words import client_ranges, name_clients, score_text, shortened
 
 
@@ -97,11 +97,6 @@ _WIDTH = 80
 _MOST_CLUSTERS, _MOST_LETTERS = 10, 300
 # Times larger, from which units may differ: few test labels of a client tell little.
 _FAR_TARGETS, _FAR_CLIENTS = 10, 100
-BESIDE = {  # the headline's score
-    AVERAGE_PRECISION: "average precision",
-    "macro-f1": "macro-F1",
-    "roc-auc": "ROC-AUC",
-}
 ByTarget = Mapping[str, Mapping[str, float]]  # target -> client -> error
 
 
@@ -261,7 +256,7 @@ def class_lines(summary: Mapping[str, Any]) -> list[str]:
     """Say the scores beside the headline's, and what needs no model to be reached."""
     rows: dict[str, Any] = {rule: summary[rule] for rule in summary.get("rules") or []}
     stated = {name for row in rows.values() for name in row.get("also") or {}}
-    names = [name for name in BESIDE if name in stated]
+    names = [name for name in CLASS_SCORES if name in stated]
     lines = [
         f"{rule}: {', '.join(_counted(row, name) for name in names)}"
         for rule, row in rows.items()
@@ -288,7 +283,7 @@ def _counted(row: Mapping[str, Any], name: str) -> str:
     """Mean of a score; over how many clients, if some have none."""
     score, known = row["also"].get(name), row["also_per_client"].get(name, {})
     among = f" ({len(known)} of {row['num_clients']} clients)"
-    text = f"{BESIDE[name]} {score_text(score)}"
+    text = f"{CLASS_SCORES[name]} {score_text(score)}"
     return text + (among if 0 < len(known) < row["num_clients"] else "")
 
 
