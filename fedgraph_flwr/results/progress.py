@@ -65,10 +65,13 @@ class RoundWriter:
         self._folder.meter(strategy)
         if report.is_complete:
             line = progress_line(self._folder, report, self._clock, strategy.sites)
-            network = strategy.network()
-            seal = describe_seal(network.is_sealed if network else None)
-            log(INFO, "%s", " · ".join(filter(None, [line, seal])))
-        self._tracking.add(report)
+            if network := strategy.network():
+                line = " · ".join(
+                    filter(None, [line, describe_seal(network.is_sealed)])
+                )
+            log(INFO, "%s", line)
+        if self._tracking.is_on:
+            self._tracking.add(report)
 
 
 class Clock:

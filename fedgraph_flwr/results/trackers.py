@@ -195,21 +195,22 @@ class Tracking:
     folder : Path
     config : mapping
         The resolved config; folders are left out of what the tracker gets.
+
+    ``is_on`` says whether there is one, and it has not broken down.
     """
 
     def __init__(self, name: str, folder: Path, config: Mapping[str, Any]) -> None:
         self._name, self._folder, self._config = name, folder, config
         self._tracker: Tracker | None = None
-        self._is_on = name != NONE
+        self.is_on = name != NONE
 
     def add(self, report: RoundReport) -> None:
         """Write a round."""
-        if self._is_on:
-            self._guarded(lambda: self._add(report))
+        self._guarded(lambda: self._add(report))
 
     def close(self) -> None:
         """End the run in the tracker."""
-        if self._tracker is not None and self._is_on:
+        if self._tracker is not None and self.is_on:
             self._guarded(self._tracker.close)
             log(INFO, "%s: %s", self._name, self._tracker.place)
 
@@ -226,7 +227,7 @@ class Tracking:
         try:
             act()
         except Exception as error:
-            self._is_on = False
+            self.is_on = False
             log(
                 WARNING,
                 "tracker %s broke down (%s: %s); the run goes on without it. When it"
