@@ -1,32 +1,34 @@
 """``fedgraph compare``: put runs side by side.
 
-Makes a study of the runs it finds: one table per data set and split, rows paired by
-seed, the paper's scores beside ours. Failed and repeated runs are listed on stderr.
+Makes a study of the runs it finds: one table per data set, rows paired by seed, the
+paper's scores beside ours. Failed and repeated runs are listed on stderr.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated
 
 import click
+import pandas as pd
 import typer
 
 from fedgraph_flwr.core.config import RESUME_MAY_CHANGE
-from fedgraph_flwr.core.errors import DataError, FedGraphError
-from fedgraph_flwr.core.rules import Value
+from fedgraph_flwr.core.errors import DataError, FedGraphError, unknown_name
 from fedgraph_flwr.core.tasks import (
     AVERAGE_PRECISION,
     CLASS_SCORES,
     OF_COMMONEST,
     OF_MEAN,
 )
-from fedgraph_flwr.results.reader import blaming
+from fedgraph_flwr.results.reader import GainUnit, blaming, client_gains
 from fedgraph_flwr.results.selection import PROTOCOLS
-from fedgraph_flwr.view.gain import draw_gain
+from fedgraph_flwr.view.curves import gain_figure
+from fedgraph_flwr.view.style import save
 
 from .markup import Report, consoles, markdown, print_terminal, tell_unused
 from .tables.captions import make_report
@@ -36,13 +38,21 @@ from .tables.frame import (
     ON_ALL,
     RULES,
     START,
-    at_metric,
+    Row,
     by_row,
+    check_alike,
     from_run,
+    merge,
     table,
 )
-from .tables.groups import Group, baseline, group_runs, shared_differences
-from .tables.runs import Found, Run, find_runs, nearest_preset, with_settings
+from .tables.runs import (
+    Found,
+    Run,
+    find_runs,
+    nearest_preset,
+    plain_settings,
+    with_settings,
+)
 from .tables.studies import (
     FOLDER,
     OWN_START,
@@ -92,43 +102,109 @@ def compare_runs(
 ) -> int:
     """Compare runs: one table per data set, paired by seed."""
     out, err = consoles()
-    rule, metric = rule or "", metric or ""
-    runs, problems = usable_runs(find_runs(folders), metric)
+    groups, problems = group_runs(find_runs(folders))
     tell_unused(problems, err)
-    if not runs:
+    if not groups:
         raise FedGraphError(
-            f"none of the {len(problems)} runs found was completed"
-            f"{metric and f' and states {metric}'}; there is nothing to compare"
+            f"none of the {len(problems)} runs found was completed; there is nothing to"
+            " compare"
         )
-    with blaming(*(run.path for run in runs)):
-        groups = group_runs(runs)
-        for group in groups:
-            report = compare(group, rule or group.headline, metric)
-            if in_markdown:
-                out.out(markdown(report), end="\n\n")
-            else:
-                print_terminal(report, out)
-        for path in _draw(groups, figure, rule, metric) if figure else ():
-            err.out(f"drawn: {path}")
+    for group in groups:
+        with blaming(*(run.path for run in group.runs)):
+            report = compare(group, rule or group.headline, metric or "")
+        if in_markdown:
+            out.out(markdown(report), end="\n\n")
+        else:
+            print_terminal(report, out)
+    for path in _draw(groups, figure, rule, metric or "") if figure else ():
+        err.out(f"drawn: {path}")
     return 0
 
 
-def usable_runs(found: Found, metric: str = "") -> tuple[list[Run], list[str]]:
-    """Separate the runs whose scores can be used from the reasons for all others.
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Runs on one data set: by row of its table, and their results."""
 
-    ``metric`` is what they must state; "" is each run's headline.
+    dataset: str
+    rows: Mapping[str, list[Run]]
+    results: pd.DataFrame
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs of the group."""
+        return [run for runs in self.rows.values() for run in runs]
+
+    @property
+    def headline(self) -> str:
+        """First rule of the runs' task; the last round if the runs differ in it."""
+        rules = {run.headline for run in self.runs}
+        return rules.pop() if len(rules) == 1 else "final"
+
+    def baseline(self, method: str) -> str | None:
+        """Row of ``method`` with the shortest label; None if the group has none."""
+        labels = [n for n, runs in self.rows.items() if runs[0].method == method]
+        return min(labels, key=lambda label: (len(label), label), default=None)
+
+
+def group_runs(found: Found) -> tuple[list[Group], list[str]]:
+    """Group the runs that can be used by data set, and say why others cannot.
+
+    Raises
+    ------
+    FedGraphError
+        Runs of one data set differ in split, data or metric; two runs of one row have
+        the same seed.
     """
-    runs, problems = [], list(found.left_out)
-    for run in found.runs:
+    problems, lines = list(found.left_out), dict[Path, Row]()
+    by_dataset: dict[str, list[Run]] = defaultdict(list)
+    for run in sorted(found.runs, key=lambda r: (_rank(r.method), r.seed)):
         try:
-            result, partial = from_run(run, run.method, per_client=True)
-            at_metric(result, metric or result["metric"])
+            lines[run.path], partial = from_run(run, run.method, per_client=True)
         except DataError as error:
             problems.append(str(error))
-        else:
-            runs.append(run)
-            problems += partial
-    return runs, problems
+            continue
+        by_dataset[run.dataset].append(run)
+        problems += partial
+    groups = []
+    for dataset, runs in sorted(by_dataset.items()):
+        rows = label_rows(runs)
+        results = table(
+            {**lines[run.path], "row": label} for label in rows for run in rows[label]
+        )
+        check_alike(results, ["dataset"], "split_hash")
+        check_alike(results, ["dataset"], "metric")
+        results = merge(table([]), results)
+        groups.append(Group(dataset=dataset, rows=rows, results=results))
+    return groups, problems
+
+
+def _rank(method: str) -> tuple[int, str]:
+    """Baselines come first."""
+    return {"local": 0, "fedavg": 1}.get(method, 2), method
+
+
+def label_rows(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Label each run of a data set with its method and what sets it apart.
+
+    That are the settings that are not the data set's defaults, if runs differ in them
+    or they are parameters of the method.
+    """
+    settings = [(run, run.settings) for run in runs]
+    values = defaultdict(set)
+    for _, chosen in settings:
+        for key, value in chosen.items():
+            values[key].add(value)
+    rows: dict[str, list[Run]] = defaultdict(list)
+    for run, chosen in settings:
+        plain = plain_settings(run.method, run.dataset)
+        apart = {
+            key.rpartition(".")[2]: value
+            for key, value in chosen.items()
+            if value != plain.get(key)
+            and (len(values[key]) > 1 or ("." in key and key in plain))
+        }
+        rows[with_settings(run.method, apart)].append(run)
+    return dict(rows)
 
 
 def compare(group: Group, rule: str, metric: str = "") -> Report:
@@ -139,14 +215,18 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
     is known, with its own round 0. ``metric`` is one beside the headline's; "" is the
     headline, and the only one that papers state.
     """
-    measured = [
-        from_run(run, label, per_client=True)[0]
-        for label, runs in group.rows.items()
-        for run in runs
-    ]
-    results = table(at_metric(r, metric or r["metric"]) for r in measured)
-    is_headline = all(r["metric"] == metric or not metric for r in measured)
-    model = model_of(str(group.runs[0].summary.get("task")))
+    first = group.runs[0].summary
+    usual = str(first.get("metric"))
+    metric = "" if metric == usual else metric
+    measure = f"{rule}:{metric}" if metric else rule
+    if metric and measure not in group.results:
+        stated = [
+            usual,
+            *(m.partition(":")[2] for m in group.results if rule + ":" in m),
+        ]
+        cure = "Take one of these, or run it again with this version."
+        raise FedGraphError(unknown_name("metric", metric or usual, stated, cure))
+    model = model_of(str(first.get("task")))
     targets = {
         # The paper's score stands beside the rule by which runs are compared.
         label: replace(
@@ -156,32 +236,35 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
             },
         )
         for label, runs in group.rows.items()
-        if is_headline and (target := _target(model, runs[0])) is not None
+        if not metric and (target := _target(model, runs[0])) is not None
     }
-    bases = [b for m in ("local", "fedavg") if (b := baseline(group, m))]
+    bases = [b for m in ("local", "fedavg") if (b := group.baseline(m))]
     differences = [(row, b) for b in bases for row in group.rows if row != b]
-    if model.task != ANY_TASK and START in results and results[START].notna().all():
+    starts = group.results.get(START)
+    if model.task != ANY_TASK and starts is not None and starts.notna().all():
         differences += [(row, OWN_START) for row in group.rows]
-    first = group.runs[0]
-    measured_on, usual = (first.summary.get(k) for k in ("split", "metric"))
     shown = StudyTable(
-        title=f"{group.dataset}: {measured_on or 'test'} {metric or usual},"
-        f" {first.split[2]} clients",
+        title=f"{group.dataset}: {first.get('split') or 'test'} {metric or usual},"
+        f" {first['num_clients']} clients",
         rows=tuple(group.rows),
         differences=tuple(differences),
-        notes=tuple(_notes(group, rule, model)),
+        notes=tuple(_notes(group, rule)),
     )
-    also = {heading: f"{rule}:{m}" for m, heading in _ALSO.items() if is_headline}
+    columns, also = dict(model.columns), {h: f"{rule}:{m}" for m, h in _ALSO.items()}
+    tail = f":{metric}" if metric else ""
+    if metric:
+        rules = {r: r + tail for r in (rule, *RULES)}
+        columns, also = {"seeds": "seeds", "rounds": "rounds", **rules}, {}
     precision, is_rare = CLASS_SCORES[AVERAGE_PRECISION], any(map(_is_rare, group.runs))
     study = replace(
         model,
-        rule=rule,
+        rule=measure,
         paper=model.paper if targets else "",
-        columns={**model.columns, **also, HELD_OUT: HELD_OUT, ON_ALL: ON_ALL},
-        also={precision: also[precision]} if is_rare and is_headline else {},
+        columns={**columns, **also, HELD_OUT: HELD_OUT + tail, ON_ALL: ON_ALL},
+        also={precision: also[precision]} if is_rare and not metric else {},
         targets=targets,
     )
-    return make_report(study, shown, by_row(results))
+    return make_report(study, shown, by_row(group.results))
 
 
 @cache
@@ -198,55 +281,51 @@ def _is_rare(run: Run) -> bool:
 
 
 def _target(model: Study, run: Run) -> Target | None:
-    """Find the paper's scores of the run's method with these settings."""
-    return model.targets.get(with_settings(*_preset(run)))
-
-
-def _preset(run: Run) -> tuple[str, dict[str, Value]]:
-    """Find the nearest preset, and the settings that differ and change results.
+    """Find the paper's scores of the run's method with these settings.
 
     Self-train shares nothing, so that ``shared-group`` says how it begins and no more.
     """
     preset, other = nearest_preset(run.method, run.dataset, run.settings)
     same = RESUME_MAY_CHANGE - {"num-server-rounds"}
     same |= {"shared-group"} if run.method == "local" else set()
-    return preset, {k: v for k, v in other.items() if k not in same}
+    differ = {k: v for k, v in other.items() if k not in same}
+    return model.targets.get(with_settings(preset, differ))
 
 
-def _notes(group: Group, rule: str, model: Study) -> list[str]:
+def _notes(group: Group, rule: str) -> list[str]:
     notes = [f"rule {rule}: {PROTOCOLS[rule]}."]
-    for label, runs in group.rows.items():
-        run = runs[0]
-        preset, other = _preset(run)
-        if preset in model.targets and _target(model, run) is None:
-            words = ", ".join(f"{k} {v}" for k, v in sorted(other.items()))
-            notes.append(
-                f"{label}: the paper has other settings than these runs, {words}; its"
-                " scores are left out."
-            )
-    for key, values in shared_differences(group).items():
-        rows: dict[str, list[str]] = {}
-        for label, value in values.items():
-            rows.setdefault(value, []).append(label)
-        words = "; ".join(f"{v} ({', '.join(n)})" for v, n in rows.items())
-        notes.append(f"rows differ in {key}: {words}.")
-    failures = [r.path.name for r in group.runs if r.summary.get("failures")]
-    if failures:
-        notes.append(f"runs in which clients failed: {', '.join(failures)}.")
+    if failed := [run.path.name for run in group.runs if run.summary.get("failures")]:
+        notes.append(f"runs in which clients failed: {', '.join(failed)}.")
     return notes
 
 
-def _draw(groups: Sequence[Group], out: Path, rule: str, metric: str) -> list[Path]:
+def _draw(
+    groups: Sequence[Group], out: Path, rule: str | None, metric: str
+) -> list[Path]:
     """Draw the gain over self-train, for each data set a file, for each row a panel."""
     drawn = []
     for group in groups:
-        paths = {row: [run.path for run in runs] for row, runs in group.rows.items()}
-        alone = paths.pop(baseline(group, "local") or "", [])
-        named = f"{out.stem}-{group.dataset.replace(':', '-')}{out.suffix}"
-        place = out.with_name(named) if len(groups) > 1 else out
-        read_by = rule or group.headline
-        if path := draw_gain(paths, alone, place, rule=read_by, metric=metric):
-            drawn.append(path)
+        base, read_by = group.baseline("local"), rule or group.headline
+        alone = {run.seed: run.summary for run in group.rows.get(base or "", [])}
+        panels = {
+            row: gains
+            for row, runs in group.rows.items()
+            if row != base
+            and (
+                gains := [
+                    client_gains(run.summary, alone[run.seed], read_by, metric)
+                    for run in runs
+                    if run.seed in alone
+                ]
+            )
+        }
+        if panels:
+            measured = metric or str(group.runs[0].summary.get("metric"))
+            unit = GainUnit.of(group.runs[0].summary, measured)
+            named = f"{out.stem}-{group.dataset.replace(':', '-')}{out.suffix}"
+            place = out.with_name(named) if len(groups) > 1 else out
+            figure = gain_figure(panels, group.dataset, read_by, measured, unit)
+            drawn.append(save(figure, place))
     if not drawn:
         raise FedGraphError(
             f"{out} was not drawn: no method shares a seed with a self-train run"

@@ -1,4 +1,4 @@
-"""``fedgraph figures``: draw the figures of finished runs again, into their folders."""
+"""``fedgraph figures``: draw the figures of runs again, into their folders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedgraph_flwr.results.reader import SUMMARY, blaming
+from fedgraph_flwr.results.reader import blaming
 from fedgraph_flwr.view.drawers import draw_all
 
 from .report import Runs, find_runs
@@ -25,9 +25,9 @@ def redraw(
         ),
     ] = "",
 ) -> int:
-    """Draw the figures of finished runs again, into their folders."""
+    """Draw the figures of runs again, into their folders."""
     chosen = numbers("--rounds", rounds) or None
-    for folder in [run for given in folders for run in find_runs(given, SUMMARY)]:
+    for folder in [run for given in folders for run in find_runs(given)]:
         with blaming(folder):
             drawn = draw_all(folder, chosen)
         for path in drawn:

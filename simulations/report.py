@@ -19,16 +19,8 @@ Runs = Annotated[
 ]
 
 
-def find_runs(folder: Path, mark: str = CONFIG, cure: str = "") -> list[Path]:
+def find_runs(folder: Path) -> list[Path]:
     """Results folders at ``folder`` or directly below, by name.
-
-    Parameters
-    ----------
-    folder : Path
-    mark : str
-        A file that each of them has; by default unfinished runs have it too.
-    cure : str
-        What else can be given.
 
     Raises
     ------
@@ -36,19 +28,13 @@ def find_runs(folder: Path, mark: str = CONFIG, cure: str = "") -> list[Path]:
         There is none.
     """
     with blaming(folder):
-        if (folder / mark).is_file():
+        if (folder / CONFIG).is_file():
             return [folder]
-        found = sorted(p.parent for p in folder.glob(f"*/{mark}"))
-        is_cut_off = (folder / CONFIG).is_file()
-    if is_cut_off and not found:
-        raise ConfigError(
-            f"the run in {folder} goes on, or was killed: there is no {mark} yet; if it"
-            f' was killed, start it again with resume="{folder}"'
-        )
+        found = sorted(p.parent for p in folder.glob(f"*/{CONFIG}"))
     if not found:
         raise ConfigError(
-            f"{folder} is no results folder and holds none: no {mark} there or one"
-            f" level below; give the folder that a run printed at its end{cure}"
+            f"{folder} is no results folder and holds none: no {CONFIG} there or one"
+            " level below; give the folder that a run printed at its end"
         )
     return found
 

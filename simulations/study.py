@@ -33,7 +33,6 @@ from .tables.captions import (
 )
 from .tables.controls import control_results
 from .tables.frame import RULES, Table, by_row, measures, read_results
-from .tables.groups import check_same_data
 from .tables.runs import find_runs
 from .tables.stats import ENOUGH_PAIRS, Difference
 from .tables.studies import FOLDER, Study, StudyTable, load_study
@@ -189,7 +188,6 @@ def collect(
         results = frame.read(csv)
     if folders:
         found = find_runs(folders)
-        check_same_data(found.runs)
         new, problems = read_results(found, per_client=study.spread == "clients")
         results = frame.merge(results, new)
     if with_controls:

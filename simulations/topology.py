@@ -1,9 +1,8 @@
-"""``fedgraph topology``: say and draw who talks to whom, without a run."""
+"""``fedgraph topology``: say who talks to whom, without a run."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import click
@@ -11,7 +10,6 @@ import typer
 
 from fedgraph_flwr.core import mixing, network
 from fedgraph_flwr.results.printed import describe_network, facts_of
-from fedgraph_flwr.view.matrices import draw_facts
 
 from .run import numbers
 
@@ -31,7 +29,6 @@ def topology(
         ),
     ] = "metropolis",
     without: Annotated[str, typer.Option(help="Clients that are gone: 1,4.")] = "",
-    figure: Annotated[Path | None, typer.Option(help="PNG file to write.")] = None,
 ) -> int:
     """Say edges, parts, and the spectral gap of the mixing weights of a topology."""
     made = network.build_topology(
@@ -45,6 +42,4 @@ def topology(
     sys.stdout.write(f"{describe_network(facts)}\n")
     for client, peers in made.neighbours.items():
         sys.stdout.write(f"client {client}: {', '.join(map(str, peers)) or 'alone'}\n")
-    if figure:
-        sys.stdout.write(f"{draw_facts(facts, figure)}\n")
     return 0

@@ -24,7 +24,6 @@ from fedgraph_flwr.results.reader import CONFIG, ROUNDS, TIMES, blaming, read_ro
 from fedgraph_flwr.results.run_file import FAILURES
 from fedgraph_flwr.results.summary import METRICS
 from fedgraph_flwr.view.gather import UNFINISHED, RunView, gather
-from fedgraph_flwr.view.html_report import mean_line
 
 from .report import find_runs
 
@@ -46,18 +45,13 @@ def picture(view: RunView, width: int, now: float) -> RenderableType:
         Text(f"round {done} of {planned}{_left(view, done, planned)}"),
         bar,
     ]
-    scores = mean_line(view.scores, list(view.scores)) if view.scores else {}
-    points = list(scores.items())
-    if points:
-        t, value = points[-1]
-        words = f"mean {view.split} {view.metric} {value:.4f} after round {t:.0f}"
-        parts.append(Text(visible(words)))
-        parts.append(Text(_spark([v for _, v in points], min(60, width))))
+    means = view.scores.mean(axis=1)
+    if not means.empty:
+        words = f"mean {view.split} {view.metric} {means.iloc[-1]:.4f}"
+        parts.append(Text(visible(f"{words} after round {means.index[-1]}")))
+        parts.append(Text(_spark([*means], min(60, width))))
         parts.append(_table(view))
-    moved = {"up": 0, "down": 0}
-    for (direction, _), size in view.bytes_of.items():
-        moved[direction] = moved.get(direction, 0) + size
-    words = " · ".join(f"{d} {size / 1e6:.1f} MB" for d, size in moved.items())
+    words = " · ".join(f"{d} {size / 1e6:.1f} MB" for d, size in view.moved.items())
     parts.append(Text(visible(words)))
     parts += [Text(visible(line), style="red") for line in _failures(view)]
     if error := view.summary.get("error"):
@@ -89,13 +83,12 @@ def _spark(values: Sequence[float], width: int) -> str:
 
 def _table(view: RunView) -> Table:
     """Last score of each client, the worst first."""
-    last = {c: of[max(of)] for c, of in view.scores.items() if of}
-    sign = 1 if view.larger_is_better else -1
-    order = sorted(last, key=lambda c: (sign * last[c], c))
-    more = len(order) - _MOST_ROWS
+    last = view.scores.ffill().iloc[-1]
+    last = last.sort_values(ascending=view.larger_is_better, kind="stable")
+    more = len(last) - _MOST_ROWS
     table = Table("client", escape(visible(view.metric)), box=None, pad_edge=False)
-    for client in order[:_MOST_ROWS]:
-        table.add_row(str(client), f"{last[client]:.4f}")
+    for client, score in last[:_MOST_ROWS].items():
+        table.add_row(str(client), f"{score:.4f}")
     if more > 0:
         table.add_row(f"{more} more", "better")
     return table

@@ -360,7 +360,7 @@ class RunSettings(Settings):
     weighting: str = choice("auto", "samples", "uniform", auto=True)
     """Weights of clients in an average: by training graphs (`samples`), or equal."""
 
-    tracker: str = choice("none", "none", "tensorboard", "wandb", "trackio", "mlflow")
+    tracker: str = choice("none", "none", "tensorboard", "wandb", "mlflow")
     """Where scores, bytes and seconds of each round also go."""
     device: str = text("auto")
     """`auto` (first GPU that torch sees, else CPU), `cpu`, `cuda` or `cuda:N`."""

@@ -31,7 +31,7 @@ from ..core.wire import NamedArrays, Parcel
 from ..core.words import shortened
 from ..methods.multitask import RECORD, RECORD_IDS
 from ..resolve import Resolved
-from .reader import blaming, read_npz, round_files
+from .reader import read_npz, round_files
 
 if TYPE_CHECKING:
     from clients.tasks.graph_embedder import EmbeddingClient
@@ -233,33 +233,20 @@ def read_rounds(run_dir: Path) -> list[int]:
 
 
 def read_covariances(run_dir: Path, server_round: int) -> dict[int, Omega]:
-    """Read Omega of each client after a round; empty if the file is unreadable."""
-    path = run_dir / FOLDER / f"round-{server_round:06d}.npz"
-    found: dict[int, Omega] = {}
-    try:
-        with blaming(path):
-            arrays = read_npz(path)
-            for name in arrays:
-                kind, _, client = name.partition("-")
-                if kind == "omega":
-                    ids = arrays[f"tasks-{client}"]
-                    found[int(client)] = as_omega(ids, arrays[name])
-    except DataError:
-        return {}
-    return dict(sorted(found.items()))
-
-
-def as_omega(ids: NDArray[Any], values: NDArray[Any]) -> Omega:
-    """Join tasks and their covariance.
+    """Read Omega of each client after a round; nothing if none was kept.
 
     Raises
     ------
-    ValueError
-        There is not a row and a column for each task.
+    DataError
+        The file is damaged.
     """
-    if values.shape != (len(ids), len(ids)):
-        raise ValueError(f"{len(ids)} tasks have a covariance of shape {values.shape}")
-    return tuple(ids.tolist()), values.astype(np.float64)
+    path = run_dir / FOLDER / f"round-{server_round:06d}.npz"
+    arrays = read_npz(path) if path.exists() else {}
+    clients = sorted(int(n.partition("-")[2]) for n in arrays if n.startswith("omega"))
+    return {
+        c: (tuple(arrays[f"tasks-{c}"].tolist()), arrays[f"omega-{c}"].astype(float))
+        for c in clients
+    }
 
 
 def correlation(omega: NDArray[np.float64]) -> NDArray[np.float64]:

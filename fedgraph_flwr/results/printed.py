@@ -95,8 +95,7 @@ def describe_network(facts: Mapping[str, Any]) -> str:
 
 _WIDTH = 80
 _MOST_CLUSTERS, _MOST_LETTERS = 10, 300
-# Times larger, from which units may differ: few test labels of a client tell little.
-_FAR_TARGETS, _FAR_CLIENTS = 10, 100
+_FAR_TARGETS = 10  # times larger, from which units may differ
 ByTarget = Mapping[str, Mapping[str, float]]  # target -> client -> error
 
 
@@ -206,14 +205,11 @@ def _errors(summary: Mapping[str, Any]) -> list[str]:
     by_task = headline.get("by_task", {})
     errors, of_mean = by_task.get(metric, {}), by_task.get(metric + OF_MEAN, {})
     if errors.keys() == of_mean.keys() and errors:
-        chooses = not summary["config"].get("csv-label-scale")
-        lines += _by_target(metric, errors, of_mean, chooses=chooses)
+        lines += _by_target(metric, errors, of_mean)
     return lines
 
 
-def _by_target(
-    metric: str, errors: ByTarget, of_mean: ByTarget, *, chooses: bool
-) -> list[str]:
+def _by_target(metric: str, errors: ByTarget, of_mean: ByTarget) -> list[str]:
     """Set each target beside its own mean; say what averages hide."""
     lines, worse = [], []
     means = {target: fmean(values.values()) for target, values in of_mean.items()}
@@ -232,18 +228,9 @@ def _by_target(
     largest = max(means, key=lambda t: means[t])
     if means[largest] > _FAR_TARGETS * min(means.values()):
         lines.append(
-            f"{metric} averages targets of unlike units, and {largest} weighs most"
-            f"{', in choosing a round, too' * chooses}: read it by target"
+            f"{metric} averages targets of unlike units, and {largest} weighs most:"
+            " read it by target"
         )
-    for target, values in of_mean.items():
-        if not (ordered := sorted((v, c) for c, v in values.items() if v)):
-            continue
-        (low, of_low), (high, of_high) = ordered[0], ordered[-1]
-        if high > _FAR_CLIENTS * low:
-            lines.append(
-                f"labels of {target} are spread {high / low:.0f} times as far at client"
-                f" {of_high} as at client {of_low}: are they in one unit?"
-            )
     return lines
 
 

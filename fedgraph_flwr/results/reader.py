@@ -11,12 +11,11 @@ import csv
 import io
 import itertools
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,10 @@ from ..core.errors import DataError, FedGraphError
 from ..core.files import names_in
 from ..core.words import shortened
 
-Series: TypeAlias = dict[int, dict[int, float]]  # client -> round -> value
+if TYPE_CHECKING:
+    import pandas as pd
+
+Series: TypeAlias = "pd.DataFrame"  # values by round and client
 Partition: TypeAlias = list[list[int]]
 CONFIG, SUMMARY, REPORT = "config.json", "summary.json", "report.html"
 ROUNDS, LEDGER, TIMES = "rounds.csv", "ledger.csv", "times.csv"
@@ -147,20 +149,17 @@ def read_rows(path: Path, having: Sequence[str] = ()) -> Iterator[list[str]]:
 
 
 def read_series(run_dir: Path, *, split: str, point: str, metric: str) -> Series:
-    """Read one quantity from ``rounds.csv`` as client -> round -> value.
+    """Read one quantity from ``rounds.csv``: a row for each round, a column per client.
 
-    A run that was killed may end in half a line; such a line is passed over, and so
-    is a value that is not finite.
+    Values that are missing or not finite are NaN.
     """
-    series: Series = {}
-    for row in read_rows(run_dir / ROUNDS, [split, point, metric]):
-        try:
-            client, server_round, value = int(row[1]), int(row[0]), float(row[5])
-        except (IndexError, ValueError):
-            continue
-        if math.isfinite(value):
-            series.setdefault(client, {})[server_round] = value
-    return dict(sorted(series.items()))
+    import pandas as pd  # here: who trains reads nothing
+
+    rows = read_rows(run_dir / ROUNDS, [split, point, metric])
+    found = [(int(row[0]), int(row[1]), float(row[5])) for row in rows]
+    table = pd.DataFrame(found, columns=["round", "client", "value"]).astype(float)
+    table = table[np.isfinite(table["value"])].astype({"round": int, "client": int})
+    return table.pivot_table("value", "round", "client", aggfunc="last")
 
 
 def read_scores(run_dir: Path, *, split: str, metric: str) -> tuple[str, Series]:
@@ -169,7 +168,8 @@ def read_scores(run_dir: Path, *, split: str, metric: str) -> tuple[str, Series]
     Self-train aggregates nothing: its trained models are all there is to show.
     """
     for point in ("post_aggregation", "post_training"):
-        if scores := read_series(run_dir, split=split, point=point, metric=metric):
+        scores = read_series(run_dir, split=split, point=point, metric=metric)
+        if not scores.empty:
             break
     return point, scores
 
@@ -270,15 +270,6 @@ def present_clusters(
         for k, members in enumerate(clusters or [])
     }
     return {k: members for k, members in kept.items() if members}
-
-
-def value_table(
-    series: Series, clients: Sequence[int]
-) -> tuple[list[int], NDArray[np.float64]]:
-    """Give the rounds with any value, and values of shape (num_rounds, num_clients)."""
-    rounds = sorted({t for c in clients for t in series[c]})
-    rows = [[series[c].get(t, math.nan) for c in clients] for t in rounds]
-    return rounds, np.array(rows, dtype=np.float64)
 
 
 def client_scores(

@@ -95,30 +95,6 @@ class Wandb:
         self._run.log({**values, "round": step})
 
 
-class Trackio:
-    """trackio's local database (``TRACKIO_DIR``)."""
-
-    def __init__(self, folder: Path, config: Mapping[str, Any], first: int) -> None:  # noqa: ARG002
-        import trackio
-
-        project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-        self._run = trackio.init(
-            project,
-            name=folder.name,
-            config=dict(config),
-            resume="allow",
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
-        )
-        self.place = f"project {project}, run {folder.name}"
-        self.close: Callable[[], None] = self._run.finish
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """As the protocol says."""
-        self._run.log(dict(values), step=step)
-
-
 class MLflow:
     """``MLFLOW_TRACKING_URI``; else the database ``mlflow.db`` beside the runs."""
 
@@ -163,7 +139,6 @@ TRACKERS: Mapping[str, tuple[Callable[[Path, Mapping[str, Any], int], Tracker], 
 TRACKERS = {
     "tensorboard": (TensorBoard, "tensorboard"),
     "wandb": (Wandb, "wandb"),
-    "trackio": (Trackio, "trackio"),
     "mlflow": (MLflow, "mlflow"),
 }
 

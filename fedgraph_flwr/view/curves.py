@@ -1,4 +1,4 @@
-"""Curves of a run, or of several: scores, updates, losses, statistics of clients.
+"""Curves of a run, or of several: scores, updates, losses, gains of clients.
 
 Only files are read, so a figure can be drawn again later, for a failed run too. What
 is missing is left out. matplotlib is imported where it is used: a node that only
@@ -9,16 +9,17 @@ state and may look for a display.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.tasks import POOLED
 from ..core.words import client_ranges, name_clients
 from ..results.reader import (
+    GainUnit,
     Partition,
     Series,
     last_clusters,
@@ -28,13 +29,17 @@ from ..results.reader import (
     read_series,
     read_summary,
     split_rounds,
-    value_table,
 )
-from .style import PALETTE, bare, finish, line, new_figure, run_title, save
+from .style import PALETTE, bare, finish, head, line, new_figure, run_title, save
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_BETTER, _WORSE = PALETTE[:2]
+_WIDEST = 48.0  # inches, of some 145 clients; browsers open nothing of 65,536 pixels
+_TIE = 1e-9  # points; rounding must not turn a tie into a loss
 
 
 def draw_run(run_dir: Path, _rounds: Sequence[int] | None = None) -> list[Path]:
@@ -61,12 +66,12 @@ def draw_run(run_dir: Path, _rounds: Sequence[int] | None = None) -> list[Path]:
     norms = read_series(run_dir, split="train", point="update", metric="update_norm")
 
     drawn = []
-    if scores:
+    if not scores.empty:
         figure = score_figure(
             scores, clusters, splits, summary, metric=metric, point=point
         )
         drawn.append(save(figure, run_dir / f"{metric}.png"))
-    if norms:
+    if not norms.empty:
         figure = _norms_figure(norms, clusters, splits, summary)
         drawn.append(save(figure, run_dir / "update_norms.png"))
     return drawn
@@ -82,14 +87,13 @@ def score_figure(
     point: str,
 ) -> Figure:
     """Draw scores of clusters and the mean over clients, over rounds."""
-    rounds, values = value_table(series, list(series))
-    mean = np.nanmean(values, axis=1)
-    std = np.nanstd(values, axis=1, ddof=ddof(values))
+    rounds, mean = [*series.index], series.mean(axis=1)
+    std = series.std(axis=1).fillna(0.0)
 
     what = f"{summary.get('split', 'test')} {metric}"
     figure, axes = _begin(summary, f"{what}, {point.replace('_', ' ')}")
-    low, high = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
-    if len(series) > 1:
+    low, high = series.min(axis=1), series.max(axis=1)
+    if len(series.columns) > 1:
         axes.fill_between(
             rounds,
             low,
@@ -108,17 +112,15 @@ def score_figure(
         )
     shown = present_clusters(clusters, series)
     for k, members in shown.items() if len(shown) > 1 else ():
-        at, of_members = value_table(series, members)
         axes.plot(
-            at,
-            np.nanmean(of_members, axis=1),
+            series[members].mean(axis=1).dropna(),
             alpha=0.9,
             linewidth=1.6 if len(members) > 1 else 0.9,
             label=_cluster_label(k, members),
             **line(k),
         )
-    whose = "all clients together" if list(series) == [POOLED] else "mean over clients"
-    axes.plot(rounds, mean, color="black", linewidth=2.4, label=whose)
+    whose = "all clients together" if [*series] == [POOLED] else "mean over clients"
+    axes.plot(mean, color="black", linewidth=2.4, label=whose)
     axes.set_ylabel(what)
     if summary.get("larger_is_better", True):
         axes.set_ylim(max(0.0, low.min() - 0.05), min(1.02, high.max() + 0.05))
@@ -128,16 +130,14 @@ def score_figure(
     return figure
 
 
-def lines_figure(
-    lines: Mapping[str, Mapping[int, float]], title: str, y_label: str
-) -> Figure:
-    """Draw values by round, a line for each label."""
+def lines_figure(lines: pd.DataFrame, title: str, y_label: str) -> Figure:
+    """Draw values by round, a line for each column."""
     figure, axes = new_figure(title, "")
-    for k, (label, values) in enumerate(lines.items()):
-        axes.plot(list(values), list(values.values()), label=label, **line(k))
+    for k, label in enumerate(lines):
+        axes.plot(lines[label].dropna(), label=label, **line(k))
     axes.set_ylabel(y_label)
     axes.set_ylim(bottom=min(0.0, *axes.get_ylim()))
-    finish(axes, sorted({t for values in lines.values() for t in values}), [])
+    finish(axes, [*lines.index], [])
     return figure
 
 
@@ -186,31 +186,90 @@ def _norms_figure(
         summary, "norm of each client's update, coloured by its final cluster"
     )
     shown = present_clusters(clusters, series)
-    for k, members in shown.items():
-        label: str | None = _cluster_label(k, members)
-        for client in members:
-            axes.plot(
-                list(series[client]),
-                list(series[client].values()),
-                linewidth=1.2,
-                alpha=0.85,
-                label=label,
-                **line(k),
-            )
-            label = None  # one legend entry per cluster
-    for client in sorted(
-        set(series) - {c for members in shown.values() for c in members}
-    ):
-        axes.plot(
-            list(series[client]),
-            list(series[client].values()),
-            linewidth=1.0,
-            color="0.6",
-            label=f"client {client}, in no cluster",
-        )
+    cluster_of = {c: k for k, members in shown.items() for c in members}
+    for client, values in series.items():
+        how: dict[str, Any] = {
+            "color": "0.6",
+            "label": f"client {client}, in no cluster",
+        }
+        if (k := cluster_of.get(client)) is not None:
+            members = shown[k]
+            label = _cluster_label(k, members) if client == members[0] else None
+            how = {**line(k), "label": label}  # one legend entry per cluster
+        axes.plot(values.dropna(), linewidth=1.2, alpha=0.85, **how)
     axes.set_ylabel("L2 norm of the update")
     axes.set_ylim(bottom=0)
-    finish(axes, sorted({t for of in series.values() for t in of}), splits)
+    finish(axes, [*series.index], splits)
+    return figure
+
+
+def gain_figure(
+    panels: Mapping[str, list[dict[int, float]]],
+    dataset: str,
+    rule: str,
+    metric: str,
+    unit: GainUnit,
+) -> Figure:
+    """Draw gains over self-train: a panel of bars for each label, a bar per client.
+
+    ``panels`` hold the gains of each seed by client, as ``client_gains`` gives them.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    widest = max(len(gains[0]) for gains in panels.values())
+    width = max(6.4, 1.6 + 0.32 * widest)
+    figure = Figure(
+        figsize=(min(width, _WIDEST), 1.3 + 2.0 * len(panels)),
+        dpi=150,
+        layout="constrained",
+    )
+    grid = figure.subplots(len(panels), 1, sharex=True, sharey=True, squeeze=False)
+    for axes, (name, runs) in zip(grid[:, 0], panels.items(), strict=True):
+        clients = sorted(set().union(*runs))
+        gains = [[of.get(c, math.nan) for c in clients] for of in runs]
+        table = unit.factor * np.array(gains)
+        mean = np.nanmean(table, axis=0)
+        is_tied = np.abs(mean) <= _TIE
+        is_better = (mean > 0) & ~is_tied
+        places = range(len(clients))
+        axes.bar(places, mean, color=np.where(is_better, _BETTER, _WORSE), width=0.72)
+        if len(runs) > 1:
+            for row in table:
+                axes.plot(
+                    places,
+                    row,
+                    "o",
+                    color="white",
+                    markeredgecolor="0.25",
+                    markersize=3.6,
+                    markeredgewidth=0.8,
+                )
+        axes.axhline(0, color="0.2", linewidth=0.9)
+        axes.set_title(
+            f"{name}: mean gain {unit.as_text(mean.mean())} {unit.name}, "
+            f"{is_better.sum()} of {len(clients)} clients better, {is_tied.sum()} tied",
+            fontsize=10,
+            loc="left",
+        )
+        axes.grid(axis="y", color="0.92")
+        axes.set_axisbelow(True)
+        axes.set_xlim(-0.7, len(clients) - 0.3)
+        bare(axes)
+        if width <= _WIDEST:
+            axes.set_xticks(places, [str(c) for c in clients])
+        axes.tick_params(axis="x", length=0, labelsize=8 if len(clients) > 20 else 9)
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    num_seeds = sorted({len(runs) for runs in panels.values()})
+    grid[-1, 0].set_xlabel("client")
+    seeds = f"{' or '.join(map(str, num_seeds))} seed{'s' * (num_seeds[-1] > 1)}"
+    dots = "; dots: single seeds" if num_seeds[-1] > 1 else ""
+    figure.supylabel(f"gain over self-train ({unit.name})", fontsize=10)
+    head(
+        figure,
+        f"Gain in test {metric} over self-train, {dataset}",
+        f"rule {rule}, paired by seed, {seeds}{dots}",
+    )
     return figure
 
 
@@ -232,8 +291,3 @@ def _cluster_label(k: int, members: Sequence[int]) -> str:
     if len(client_ranges(members)) > 18:
         return f"cluster {k}: {len(members)} clients"
     return f"cluster {k}: {name_clients(members)}"
-
-
-def ddof(values: NDArray[np.float64]) -> int:
-    """1 as everywhere in the results, unless a round has a single client."""
-    return int((np.isfinite(values).sum(axis=1) > 1).all())

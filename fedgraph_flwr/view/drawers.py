@@ -11,14 +11,13 @@ from pathlib import Path
 
 from .curves import draw_run
 from .embedding import draw_embeddings
-from .matrices import draw_network, draw_relations, draw_task_relations
+from .matrices import draw_relations, draw_task_relations
 
 Drawer = Callable[[Path, Sequence[int] | None], list[Path]]
 
 DRAWERS: tuple[Drawer, ...] = (
     draw_run,
     draw_relations,
-    draw_network,
     draw_task_relations,
     draw_embeddings,
 )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.config import AUTO
-from ..core.errors import FedGraphError
-from ..core.rules import Value, toml_value
+from ..core.rules import toml_value
 from ..core.tasks import TASKS
-from ..resolve import defaults, resolve
+from ..resolve import defaults
 from ..results.reader import (
     LEDGER,
     ROUNDS,
@@ -46,8 +44,8 @@ class RunView:
     """One run.
 
     ``scores`` are of the split and metric of the headline, measured at ``point``.
-    ``bytes_of`` counts by direction and record, ``bytes_at`` by round and direction;
-    ``seconds`` are a round's wall time and the sum of its clients' computing.
+    ``moved`` are bytes by direction; ``seconds`` are a round's wall time and the sum of
+    its clients' computing.
     """
 
     path: Path
@@ -59,8 +57,7 @@ class RunView:
     point: str
     scores: Series
     partitions: Mapping[int, Partition]
-    bytes_of: Mapping[tuple[str, str], int]
-    bytes_at: Mapping[int, Mapping[str, int]]
+    moved: Mapping[str, int]
     seconds: Mapping[int, tuple[float, float]]
     gain: Gain | None = field(default=None)
 
@@ -115,11 +112,9 @@ def _read(folder: Path) -> RunView:
     about = summary if "metric" in summary else _headline(folder, config)
     split, metric = str(about.get("split", "test")), str(about.get("metric", "score"))
     point, scores = read_scores(folder, split=split, metric=metric)
-    bytes_of: Counter[tuple[str, str]] = Counter()
-    bytes_at: dict[int, Counter[str]] = defaultdict(Counter)
-    for number, _, direction, record, size in read_rows(folder / LEDGER):
-        bytes_of[direction, record] += int(size)
-        bytes_at[int(number)][direction] += int(size)
+    moved = Counter({"up": 0, "down": 0})
+    for _, _, direction, _, size in read_rows(folder / LEDGER):
+        moved[direction] += int(size)
     seconds: dict[int, tuple[float, float]] = {}
     for row in read_times(folder):
         wall, computing = seconds.get(row.round, (0.0, 0.0))
@@ -134,8 +129,7 @@ def _read(folder: Path) -> RunView:
         point=point,
         scores=scores,
         partitions=read_partitions(folder),
-        bytes_of=bytes_of,
-        bytes_at=bytes_at,
+        moved=moved,
         seconds=seconds,
     )
 
@@ -180,34 +174,10 @@ _PLACES = {
 def replay_command(config: Mapping[str, Any]) -> str:
     """Write the command line of a run with this resolved config.
 
-    Keys that the method and the data set would choose alike are left out. If that
-    cannot be checked here, as for a plug-in that is not installed, all keys stand.
+    Keys that have their defaults are left out.
     """
     wanted = {k: v for k, v in config.items() if k not in _PLACES}
-    method = str(wanted.pop("method", "?"))
-    chosen = _chosen(method, wanted)
-    given = [f"{key}={toml_value(value)}" for key, value in sorted(chosen.items())]
+    method, known = str(wanted.pop("method", "?")), defaults()
+    chosen = {k: v for k, v in sorted(wanted.items()) if known.get(k) != v}
+    given = [f"{key}={toml_value(value)}" for key, value in chosen.items()]
     return shlex.join(["fedgraph", "run", method, *given, "--inline"])
-
-
-def _chosen(method: str, wanted: Mapping[str, Any]) -> dict[str, Value]:
-    """Keys that have to be set to get the config ``wanted``."""
-    known = defaults()
-    explicit = {k: v for k, v in wanted.items() if known.get(k) != v}
-    few = {k: v for k, v in explicit.items() if known.get(k) != AUTO}
-    try:
-        found = _resolved(method, few, wanted)
-        differ = {k: v for k, v in explicit.items() if found.get(k) != v}
-        few |= differ
-        if _resolved(method, few, wanted) == wanted:
-            return few
-    except (FedGraphError, KeyError, TypeError, ValueError, ImportError):
-        pass
-    return explicit
-
-
-def _resolved(
-    method: str, chosen: Mapping[str, Value], wanted: Mapping[str, Any]
-) -> dict[str, Value]:
-    config = resolve({**defaults(), "method": method, **chosen}).to_config()
-    return {k: v for k, v in config.items() if k in wanted}

@@ -22,17 +22,14 @@ from ..core.files import write_text
 from ..core.tasks import POOLED
 from ..core.words import score_text, visible
 from ..results.printed import describe_unscored, score_lines
-from ..results.provenance import DIRTY
 from ..results.reader import (
     REPORT,
     GainUnit,
-    Series,
     blaming,
     last_clusters,
     split_rounds,
 )
-from .curves import cluster_figure, lines_figure, score_figure
-from .gain import gain_figure
+from .curves import cluster_figure, gain_figure, lines_figure, score_figure
 from .gather import RunView, gather, replay_command
 from .html_template import PAGE, STYLE
 from .style import inline_svg
@@ -91,7 +88,6 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "headline": _headline(view),
         "facts": _facts(view),
         "point": view.point.replace("_", " "),
-        "score_rows": _score_rows(view.scores),
         "many": sum(map(len, clusters)) > MOST_BARS,
         "most_bars": MOST_BARS,
         "ari": summary.get("adjusted_rand_index"),
@@ -101,7 +97,6 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "rules": _rules(summary),
         "class_lines": [*score_lines(summary), *describe_unscored(summary)],
         "clients": _clients(view)[:_MOST_ROWS],
-        "bytes": _bytes(view),
         "times": _times(view),
         "privacy": summary.get("privacy"),
         "failures": summary.get("failures", [])[:_MOST_ROWS],
@@ -110,7 +105,6 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "sites": summary.get("sites") or {},
         "config": sorted(view.config.items()),
         "replay": visible(replay_command(view.config)),
-        "weights": summary.get("weights_sha256") if _is_repeatable(summary) else None,
         "origin": _origin(summary),
         "more_rows": _MOST_ROWS,
     }
@@ -138,8 +132,8 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
     found = [
         ("clients", view.fact("num_clients")),
         ("rounds", f"{view.rounds_done} of {planned}"),
-        ("sent up", f"{_moved(view, 'up'):.1f} MB"),
-        ("sent down", f"{_moved(view, 'down'):.1f} MB"),
+        ("sent up", f"{view.moved['up'] / _MEGABYTE:.1f} MB"),
+        ("sent down", f"{view.moved['down'] / _MEGABYTE:.1f} MB"),
         ("wall time", f"{sum(w for w, _ in view.seconds.values()):.1f} s"),
         ("failures", str(len(view.summary.get("failures", [])))),
         ("split seed", view.fact("split_seed")),
@@ -148,27 +142,6 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
     if 1 < view.summary.get("num_clusters", 0) != num_clients:
         found.insert(2, ("clusters", str(view.summary["num_clusters"])))
     return found
-
-
-def _moved(view: RunView, direction: str) -> float:
-    sizes = (n for (d, _), n in view.bytes_of.items() if d == direction)
-    return sum(sizes) / _MEGABYTE
-
-
-def mean_line(series: Series, clients: Sequence[int]) -> dict[int, float]:
-    """Unweighted mean over the clients that have a value, round by round."""
-    rounds = sorted({t for c in clients for t in series[c]})
-    return {t: fmean(series[c][t] for c in clients if t in series[c]) for t in rounds}
-
-
-def _score_rows(series: Series) -> list[list[str]]:
-    rounds = sorted({t for of in series.values() for t in of})
-    rows = []
-    for t in rounds[-_MOST_ROWS:]:
-        values = [of[t] for of in series.values() if t in of]
-        found = (fmean(values), min(values), max(values))
-        rows.append([str(t), *map(score_text, found), str(len(values))])
-    return rows
 
 
 def _gain(view: RunView) -> dict[str, Any] | None:
@@ -194,8 +167,9 @@ def _charts(view: RunView, clusters: list[list[int]]) -> dict[str, Figure]:
     summary = {
         k: _plain(v) if isinstance(v, str) else v for k, v in view.summary.items()
     }
-    metric, found = _plain(view.metric), _by_round(view)
-    if view.scores:
+    metric = _plain(view.metric)
+    found: dict[str, Figure] = {}
+    if not view.scores.empty:
         found["scores"] = score_figure(
             view.scores,
             clusters,
@@ -211,8 +185,7 @@ def _charts(view: RunView, clusters: list[list[int]]) -> dict[str, Figure]:
         order = sorted(gains, key=lambda c: (-gains[c], c))
         if len(order) > MOST_BARS:
             order = [*order[: MOST_BARS // 2], *order[-MOST_BARS // 2 :]]
-        scaled = {c: unit.factor * gains[c] for c in order}
-        panel = {str(summary.get("method")): [scaled]}
+        panel = {str(summary.get("method")): [{c: gains[c] for c in order}]}
         names = str(summary.get("dataset")), view.gain.rule, metric
         found["gain"] = gain_figure(panel, *names, unit)
     return found
@@ -240,56 +213,12 @@ def _clients(view: RunView) -> list[list[str]]:
     ]
 
 
-def _bytes(view: RunView) -> list[list[str]]:
-    total = sum(view.bytes_of.values()) or 1
-    order = sorted(view.bytes_of.items(), key=lambda item: (-item[1], item[0]))
-    return [
-        [direction, record, f"{size:,}", f"{100 * size / total:.1f} %"]
-        for (direction, record), size in order
-    ]
-
-
-def _by_round(view: RunView) -> dict[str, Figure]:
-    """Traffic and time of each round; no figure of what is not known."""
-    found = {}
-    if view.bytes_at:
-        lines = {
-            d: {t: of.get(d, 0) / _MEGABYTE for t, of in sorted(view.bytes_at.items())}
-            for d in ("up", "down")
-        }
-        found["bytes_chart"] = lines_figure(lines, "Traffic of each round", "MB")
-    if view.seconds:
-        lines = {
-            words: {t: of[k] for t, of in sorted(view.seconds.items())}
-            for k, words in enumerate(("wall time", "computing, all clients"))
-        }
-        found["time_chart"] = lines_figure(lines, "Time of each round", "s")
-    return found
-
-
 def _times(view: RunView) -> list[tuple[str, str]]:
     wall, computing = (sum(s[k] for s in view.seconds.values()) for k in (0, 1))
     found = [("wall time", wall), ("computing of all clients", computing)]
     if "overhead_s" in view.summary:
         found.append(("no client was computing", view.summary["overhead_s"]))
     return [(words, f"{seconds:.1f} s") for words, seconds in found]
-
-
-def _is_repeatable(summary: Mapping[str, Any]) -> bool:
-    """Whether the command alone gives the run's weights again.
-
-    It does not bring back what stopped a run or a client, nor the secret of a site
-    from which noise was drawn, nor code that no commit names, as after a resume with
-    other code.
-    """
-    spent = ((summary.get("privacy") or {}).get("per_client") or {}).values()
-    return (
-        summary.get("status") == "completed"
-        and not summary.get("failures")
-        and not summary.get("fresh_starts")
-        and not any(s.get("secret") for s in spent)
-        and not str(summary.get("git_commit")).endswith(DIRTY)
-    )
 
 
 def _origin(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -305,24 +234,27 @@ def _together(views: Sequence[RunView]) -> dict[str, Any] | None:
     rows = []
     for i, view in enumerate(views, start=1):
         head = _headline(view) or {"value": "-", "protocol": "-"}
-        moved = (_moved(view, direction) for direction in ("up", "down"))
+        moved = (view.moved[way] / _MEGABYTE for way in ("up", "down"))
         numbers = *moved, sum(w for w, _ in view.seconds.values())
         cells = [view.status, head["value"], head["protocol"].partition(":")[0]]
         cells += [value for _, value in _facts(view)[:2]]
         cells += [f"{number:.1f}" for number in numbers]
         rows.append({"id": f"run{i}", "title": view.title, "cells": cells})
+    import pandas as pd
+
     charts = []
     groups: dict[tuple[str, str, str], list[tuple[int, RunView]]] = {}
     for i, view in enumerate(views, start=1):
         key = view.fact("dataset"), view.split, view.metric
         groups.setdefault(key, []).append((i, view))
     for (dataset, split, metric), members in groups.items():
-        lines = {
-            _plain(f"run {i}: {v.title}"): mean_line(v.scores, list(v.scores))
-            for i, v in members
+        means = {
+            _plain(f"run {i}: {v.title}"): v.scores.mean(axis=1) for i, v in members
         }
         name = _plain(f"{dataset}: mean {split} {metric} over rounds")
-        figure = lines_figure(lines, name, _plain(f"mean {split} {metric}"))
+        figure = lines_figure(
+            pd.DataFrame(means), name, _plain(f"mean {split} {metric}")
+        )
         charts.append({"name": name, "chart": inline_svg(figure, name)})
     return {"rows": rows, "charts": charts}
 

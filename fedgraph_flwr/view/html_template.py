@@ -69,7 +69,7 @@ PAGE = """
 {%- if runs|length > 1 %}run {{ loop.index }}: {{ r.title|plain }}{% else %}result{% endif %}</a></li>
 {%- endfor %}
 {%- if runs|length == 1 %}{% for part in
-["clients", "traffic", "time", "privacy", "failures", "replay"] %}
+["clients", "time", "privacy", "failures", "replay"] %}
 <li><a href="#run1-{{ part }}">{{ part }}</a></li>{% endfor %}{% endif %}
 </ul></nav></header>
 <main id="main" {% if runs|length == 1 %}class="only"{% endif %}>
@@ -102,9 +102,7 @@ PAGE = """
 <div class="parts">
 {%- if r.charts.get("scores", "") %}<section><h3>Scores over rounds</h3>{{ r.charts.get("scores", "") }}
 <p class="dim">Models measured: {{ r.point|plain }}.</p>
-<details><summary>Scores as a table</summary>
-{{ table("scores over rounds, the last " ~ r.more_rows ~ " at most", ["round", "mean", "lowest", "highest", "clients"], r.score_rows, [0,1,2,3,4]) }}
-</details></section>{% endif %}
+</section>{% endif %}
 {%- if r.charts.get("clusters", "") %}<section><h3>Clusters over rounds</h3>{{ r.charts.get("clusters", "") }}
 {%- if r.many %}<p class="dim">Of many clients, {{ r.most_bars }} are drawn: the first by their last cluster.</p>{% endif %}
 {%- if r.ari is not none %}<p>Agreement with the planted groups: adjusted Rand index
@@ -112,7 +110,7 @@ PAGE = """
 {%- if not r.is_alone %}<section><h3>Against training alone</h3>
 {%- if r.gain %}<p>{{ r.gain.words|plain }}</p>{{ r.charts.get("gain", "") }}
 <p class="dim">Rule {{ r.gain.rule|plain }}, same split and seed: {{ r.gain.partner|plain }}.
- One seed; for intervals see simulations.compare.</p>
+ One seed; for intervals see fedgraph compare.</p>
 {%- else %}<p class="dim">No completed run of method local with the same data, split and seed is in
  this report.</p>{% endif %}</section>{% endif %}
 <section id="{{ r.id }}-clients"><h3>Results</h3>
@@ -121,10 +119,7 @@ PAGE = """
 {%- if r.clients %}<details><summary>Each client</summary>
 {{ table("clients, the first " ~ r.more_rows ~ " at most",
 ["client", "site", "examples"] + r.rules|map("first")|list, r.clients, [0,2]) }}</details>{% endif %}</section>
-<section id="{{ r.id }}-traffic"><h3>Traffic</h3>{{ r.charts.get("bytes_chart", "") }}
-<details><summary>Bytes by record</summary>
-{{ table("bytes of all rounds", ["direction", "record", "bytes", "share"], r.bytes, [2,3]) }}</details></section>
-<section id="{{ r.id }}-time"><h3>Time</h3>{{ r.charts.get("time_chart", "") }}
+<section id="{{ r.id }}-time"><h3>Time</h3>
 <dl class="facts">{% for name, value in r.times %}<div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>
 {%- endfor %}</dl></section>
 <section id="{{ r.id }}-privacy"><h3>Privacy</h3>
@@ -146,8 +141,8 @@ PAGE = """
 {%- for name, clients in r.sites.items() %} {{ name|plain }} ({{ clients|join(", ") }}){{ "," if not loop.last }}
 {%- endfor %}.</p>{% endif %}</section>
 <section id="{{ r.id }}-replay"><h3>Repeat this run</h3><pre>{{ r.replay }}</pre>
-{%- if r.weights %}<p class="dim">It ends with weights {{ r.weights[:12]|plain }} on the same kind of processor,
- with the same commit, data and versions.</p>{% endif %}
+<p class="dim">With the same code, data, versions and kind of processor it gives the same weights, unless the run was
+ stopped or lost a client, or a site's secret drew noise.</p>
 <details><summary>Code, data and versions</summary>{{ table("origin", ["what", "value"], r.origin) }}</details>
 <details><summary>Configuration</summary>{{ table("resolved configuration", ["key", "value"], r.config) }}
 </details></section>

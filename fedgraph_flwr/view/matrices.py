@@ -1,4 +1,4 @@
-"""Heat maps and networks: who is related to whom, how tasks relate, who talks."""
+"""Heat maps: how clients are related, and how tasks are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..results.pooled import Omega, correlation, read_covariances, read_rounds
 from ..results.reader import read_matrices, read_summary
-from .style import GREY, PALETTE, head, run_title, save
+from .style import head, run_title, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -171,62 +171,3 @@ def _frame_own(axes: Axes, shown: Sequence[int], own: Sequence[int]) -> None:
 
 def _short(name: str) -> str:
     return name if len(name) <= _MAX_NAME else name[: _MAX_NAME - 1] + "…"
-
-
-def draw_network(run_dir: Path, _rounds: Sequence[int] | None = None) -> list[Path]:
-    """Draw ``network.png`` if the run's clients had a network of their own."""
-    facts = read_summary(run_dir).get("network")
-    if not facts:
-        return []
-    return [draw_facts(facts, run_dir / "network.png")]
-
-
-def draw_facts(facts: Mapping[str, Any], path: Path) -> Path:
-    """Draw the network that ``results.network.facts_of`` describes.
-
-    Clients that reach each other have one colour; those that are gone are hollow.
-    """
-    import networkx as nx
-    from matplotlib.figure import Figure
-
-    gone = set(facts["dropped_out"])
-    colours = dict.fromkeys(gone, "white")
-    for k, part in enumerate(facts["rest"]):
-        colours |= dict.fromkeys(part, PALETTE[k % len(PALETTE)])
-    graph = nx.Graph()
-    graph.add_nodes_from(sorted(colours))
-    graph.add_edges_from(map(tuple, facts["edges"]))
-    is_cut = [bool({*edge} & gone) for edge in graph.edges]
-    figure = Figure(figsize=(5, 5.3), layout="constrained", dpi=150)
-    axes = figure.add_subplot()
-    nx.draw_networkx(
-        graph,
-        nx.circular_layout(graph),
-        ax=axes,
-        node_size=420,
-        node_color=[colours[client] for client in graph],
-        edgecolors=[GREY if client in gone else "white" for client in graph],
-        edge_color=["0.8" if cut else GREY for cut in is_cut],
-        style=[":" if cut else "-" for cut in is_cut],
-        font_color={client: GREY if client in gone else "white" for client in graph},
-        font_size=10,
-    )
-    axes.set_title(_title(facts), fontsize=10)
-    axes.set_aspect("equal")
-    axes.set_axis_off()
-    axes.margins(0.15)
-    return save(figure, path)
-
-
-def _title(facts: Mapping[str, Any]) -> str:
-    lines = [
-        f"{facts['kind']}, spectral gap {facts['spectral_gap']:.3f}"
-        f" ({facts['weights']} weights)"
-    ]
-    if facts["dropped_out"]:
-        gone = ", ".join(map(str, facts["dropped_out"]))
-        state = "connected" if facts["rest_is_connected"] else "not connected"
-        lines.append(f"gone: {gone}; the rest is {state}")
-    elif not facts["is_connected"]:
-        lines.append(f"{len(facts['rest'])} parts that never hear of each other")
-    return "\n".join(lines)

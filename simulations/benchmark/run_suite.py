@@ -82,6 +82,8 @@ def benchmark(
     """
     tell = consoles()[1].out
     try:
+        if leaderboard and not keep:
+            raise ConfigError("--leaderboard is made from kept rows: add --keep")
         suite = load_suite(suite_name)
         others = read_page(leaderboard) if leaderboard else {}
         taking, misfits = fitting(suite, participants(suite, methods))
@@ -96,12 +98,12 @@ def benchmark(
         failed += [] if failed else make([(t, p) for t in chosen for p in suite.pairs])
         check_same_data(planned, known)
         found = collect(suite, chosen, known)
-        reports, duels, ranking = make_reports(suite, taking, chosen, found)
+        reports, duels = make_reports(suite, taking, chosen, found)
         if misfits:
             words = f"Does not fit, left out: {', '.join(misfits)}."
             reports[0] = replace(reports[0], parts=[*reports[0].parts, words])
         title = f"Benchmark {suite.name}"
-        for path in write_all(results, title, reports, duels, ranking):
+        for path in write_all(results, title, reports, duels):
             tell(f"written: {path}")
         if keep:
             keep_rows(suite, planned, known)
@@ -230,7 +232,7 @@ def make_reports(
     methods: Sequence[SuiteMethod],
     chosen: Sequence[Trial],
     found: Found,
-) -> tuple[list[Report], list[Duel], Ranks | None]:
+) -> tuple[list[Report], list[Duel]]:
     """Word the verdict, the ranks and a table for each data set."""
     candidates = [m.name for m in methods if m.role == "candidate"]
     opponents = {m.name: m.name for m in methods}
@@ -272,12 +274,11 @@ def make_reports(
         }
         for d, of in scores.items()
     }
-    ranking = ranks(complete)
-    reports = [_verdict_report(suite, duels, methods, lacking, ranking)]
+    reports = [_verdict_report(suite, duels, methods, lacking, ranks(complete))]
     if duels:
         reports.append(_duel_report(duels))
     reports += [_data_report(suite, d.name, chosen, found[d.name]) for d in suite.data]
-    return reports, duels, ranking
+    return reports, duels
 
 
 def _verdict_report(

@@ -56,35 +56,22 @@ def judge(difference: Difference, interval: str) -> str:
 
 
 def sentence(candidate: str, duels: Sequence[Duel], missing: int = 0) -> str:
-    """Say in one sentence what the intervals show of a candidate.
+    """Count in one sentence what the intervals show of a candidate.
 
     What is not trained is no opponent that a candidate has to beat. ``missing`` is the
     number of comparisons that could not be made.
     """
-    mine = [d for d in duels if d.candidate == candidate]
-    if not mine:
-        return f"{candidate} was compared with nothing."
-    against = [d for d in mine if d.opponent not in (START, MAJORITY)]
-    against = against or mine
+    against = [
+        d
+        for d in duels
+        if d.candidate == candidate and d.opponent not in (START, MAJORITY)
+    ]
     words = Counter(d.word for d in against)
-    total = len(against) + missing
-    if words[INERT] == len(against):
-        head = "without a verdict"
-    elif words[EQUAL] == total:
-        head = "no difference to any opponent"
-    elif words[BETTER] == total:
-        head = "shown to be better than every opponent on every data set"
-    elif words[WORSE] == total:
-        head = "shown to be worse than every opponent on every data set"
-    elif not words[BETTER] and words[WORSE]:
-        head = "not shown to be better than any opponent, and worse than some"
-    elif not words[BETTER]:
-        head = "not shown to be better than any opponent"
-    elif words[WORSE]:
-        head = "better than some opponents and worse than others"
-    else:
-        head = "shown to be better in some comparisons, not in all"
-    return f"{candidate} is {head}."
+    counts = ", ".join(f"{words[w]} {w}" for w in (BETTER, WORSE, EQUAL, OPEN, INERT))
+    return (
+        f"{candidate} in {len(against) + missing} comparisons with trained methods:"
+        f" {counts}, {missing} incomplete."
+    )
 
 
 def inert_words(*sides: Table) -> str:

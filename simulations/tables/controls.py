@@ -19,7 +19,7 @@ from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.resolve import defaults, resolve
 
 from ..presets import load_preset
-from .frame import FIELDS, KEY, START, Row, Table, hash_data, records, table
+from .frame import FIELDS, KEY, START, Row, Table, records, table
 
 NAMES = ("one-class", "sum-x", "mean-x", "log1p", "untrained")
 # Trivial features are clustered as they are: at length 1, sum and mean are the same.
@@ -46,7 +46,7 @@ def control_results(results: Table, presets: Sequence[str]) -> Table:
     Raises
     ------
     DataError
-        There is no such result, or the data are not those of the runs.
+        There is no such result.
     """
     models = [r for r in records(results) if r["row"] in presets and START in r]
     if not models:
@@ -59,10 +59,9 @@ def control_results(results: Table, presets: Sequence[str]) -> Table:
     for r in models:
         first = _control(r, NAMES[0], {"accuracy": 0.0})
         if tuple(first[k] for k in KEY) not in known:
-            source = _source(r["row"])
-            _check_data(r, source)
-            for name, scores in scores_of(*source, r["seed"]).items():
-                found.append(_control(r, name, scores))
+            scores = scores_of(*_source(r["row"]), r["seed"])
+            for name, of_name in scores.items():
+                found.append(_control(r, name, of_name))
     return table(found)
 
 
@@ -136,19 +135,6 @@ def _source(row: str) -> tuple[str, str]:
 def load_graphs(name: str, features: str) -> GraphSet:
     """Load a TU data set once per process."""
     return load_tu(name, features)
-
-
-def _check_data(r: Row, source: tuple[str, str]) -> None:
-    """Raise DataError if the data here are not those of the run."""
-    num_clients = int(load_preset(r["row"])["num-clients"])
-    sha256 = load_graphs(*source).raw_sha256
-    hashes = dict.fromkeys(sorted(map(str, range(num_clients))), sha256)
-    known = hash_data(hashes, num_clients)
-    if r["data"] not in ("", known):
-        raise DataError(
-            f"the data of {r['dataset']} are {known}, those of {r['row']} with seed"
-            f" {r['seed']} {r['data']}; set FEDGRAPH_DATA to the data of the runs"
-        )
 
 
 def _dense(graphs: GraphSet) -> NDArray[np.float64]:

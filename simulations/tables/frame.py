@@ -200,33 +200,6 @@ def from_run(run: Run, row: str, *, per_client: bool) -> tuple[Row, list[str]]:
         return {**fields, **scores, **more, **known}, partial
 
 
-def at_metric(row: Row, metric: str) -> Row:
-    """Return a line with another metric's scores in place of the headline's.
-
-    Raises
-    ------
-    DataError
-        The run states no such metric.
-    """
-    if metric == row["metric"]:
-        return row
-    tail = f":{metric}"
-    found = {
-        name.replace(tail, ""): value
-        for name, value in row.items()
-        if name.removesuffix(PER_CLIENT).endswith(tail)
-    }
-    if not set(RULES) & set(found):
-        beside = {m.partition(":")[2] for m in row if ":" in m and PER_CLIENT not in m}
-        raise DataError(
-            f"{row['row']} on {row['dataset']}, seed {row['seed']}: the run states no"
-            f" {metric}, but {', '.join([row['metric'], *sorted(beside)])}; take one of"
-            " these, or run it again with this version"
-        )
-    kept = {k: v for k, v in row.items() if k in (*FIELDS, "clusters", "ARI")}
-    return {**kept, "metric": metric, **found}
-
-
 def hash_data(data: Mapping[str, str], num_clients: int) -> str:
     """Hash the clients' hashes, 12 digits; "" if not every client has one."""
     if len(data) < num_clients:
@@ -364,15 +337,14 @@ def merge(old: Table, new: Table) -> Table:
         Results on one split are of different data; two new results are of one row,
         seed and split.
     """
+    both = pd.concat([old, new], ignore_index=True)
+    known = both[both["data"] != ""]
+    check_alike(known, ["dataset", "split_seed", "split_hash"], "data")
     for r in records(new[new.duplicated(KEY)])[:1]:
         raise FedGraphError(
             f"row {r['row']!r} has seed {r['seed']} on split seed {r['split_seed']}"
             " twice, which must count once; leave one of the folders out"
         )
-    both = pd.concat([old, new], ignore_index=True)
-    check_alike(
-        both[both["data"] != ""], ["dataset", "split_seed", "split_hash"], "data"
-    )
     return both.drop_duplicates(KEY, keep="last", ignore_index=True)
 
 

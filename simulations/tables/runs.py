@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -123,14 +122,6 @@ def with_settings(name: str, settings: Mapping[str, Value]) -> str:
     """Write settings in brackets behind a name."""
     words = ", ".join(f"{k}={as_text(v)}" for k, v in sorted(settings.items()))
     return f"{name} ({words})" if words else name
-
-
-def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """Map each key to its last part, or to itself if two keys end in the same word."""
-    keys = set(keys)
-    count = Counter(key.rpartition(".")[2] for key in keys)
-    shorts = {key: key.rpartition(".")[2] for key in keys}
-    return {key: s if count[s] == 1 else key for key, s in shorts.items()}
 
 
 def as_text(value: Value) -> str:

@@ -147,7 +147,6 @@ def test_a_run_says_that_all_predictions_are_of_one_class(start, capsys):
     assert f"final: all 20 predictions are class {name!r}" in summary_table(run.summary)
     assert fedgraph(["compare", str(run.path), "--markdown"]) == 0
     told = capsys.readouterr().out
-    assert "test predictions are all of one class in 1 of 1 run(s)" in told
     assert re.search(
         r"\| average precision \| macro-F1 \| .*\| commonest class \|", told
     )
@@ -171,7 +170,7 @@ def test_early_stopping_goes_by_the_same_score(by, due):
     assert told == [False, False, due]
 
 
-def test_a_site_that_keeps_scores_tells_no_counts(start, tmp_path, capsys):
+def test_a_site_that_keeps_scores_tells_no_counts(start, tmp_path):
     policy = toys.policy(tmp_path, scores=False)
     first = [["a"] * 6 + ["bb"] * 94] * 2  # the first of two is the rare one
     own = [
@@ -183,15 +182,11 @@ def test_a_site_that_keeps_scores_tells_no_counts(start, tmp_path, capsys):
     assert run.summary["rarest_class"] is None
     assert TRAIN_COUNT not in (run.path / "roll-call.json").read_text()
     noise = {"privacy.update-clip": 1.0, "privacy.update-noise": 1.0}
-    noisy, plain = start(nodes, first, **noise), start(nodes, first)
+    noisy = start(nodes, first, **noise)
     words = "accuracy (no site tells its classes)"
     assert words in noisy.summary["best_val"]["protocol"]
     # A constant has 0.94 if the commoner class counts, and 0.5 if both do.
     assert noisy.summary["final"]["also"]["average-precision"] < 0.9
-    capsys.readouterr()
-    assert fedgraph(["compare", str(noisy.path), str(plain.path), "--markdown"]) == 0
-    words = " ".join(capsys.readouterr().out.split())
-    assert "average precision chooses rounds of fedavg, accuracy those of" in words
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from fedgraph_flwr.core.files import write_json
 from fedgraph_flwr.view import curves as of_run
-from fedgraph_flwr.view import gain, style
+from fedgraph_flwr.view import style
 
 HEADER = "round,client,split,point,metric,value,num_examples"
 
@@ -67,10 +67,7 @@ def test_figure_shows_mean_clusters_and_splits(
     assert list(lines["cluster split"].get_xdata()) == [3, 3]
     assert accuracy.get_title(loc="left") == "gcfl+ on synthetic, seed 1"
     by_cluster = [line.get_color() for line in norms.get_lines()[:4]]
-    assert by_cluster == [
-        *[style.PALETTE[0]] * 2,
-        *[style.PALETTE[1]] * 2,
-    ]
+    assert by_cluster == [*style.PALETTE[:2]] * 2  # clients 0 and 2, 1 and 3
 
 
 def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
@@ -83,28 +80,6 @@ def test_what_is_missing_is_left_out(tmp_path: Path) -> None:
     (bare / "rounds.csv").unlink()
     assert of_run.draw_run(bare) == []
     assert of_run.draw_run(tmp_path / "nowhere") == []
-
-
-def test_gain_is_paired_by_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    local = [
-        write_run(tmp_path / f"l{s}", method="local", seed=s, norms=False)
-        for s in (1, 2)
-    ]
-    runs = [
-        write_run(tmp_path / f"g{s}", seed=s, shift=shift)
-        for s, shift in ((1, 0.1), (2, -0.2), (3, 0.5))
-    ]
-    kept = []
-    monkeypatch.setattr(gain, "gain_figure", lambda *args: kept.append(args))
-    monkeypatch.setattr(gain, "save", lambda _, path: path)
-    gain.draw_gain({"gcfl+": runs}, local, tmp_path / "gain.png")
-    panels, dataset, rule, metric, unit = kept[0]
-    assert (unit.name, unit.as_text(10.04)) == ("points", "+10.0")
-    assert (dataset, rule, metric) == ("synthetic", "final", "accuracy")
-    # seed 3 has no partner
-    assert [g[0] for g in panels["gcfl+"]] == [pytest.approx(10), pytest.approx(-20)]
 
 
 def test_libraries_are_imported_only_to_draw() -> None:

@@ -29,13 +29,19 @@ def some_rows(seed):
     ]
 
 
+def series_of(folder, **names):
+    """Values by client and round."""
+    found = read_series(folder, **names).items()
+    return {client: values.dropna().to_dict() for client, values in found}
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_series_are_those_of_all_rows_of_that_name(tmp_path, seed):
     rows = some_rows(seed)
     write(tmp_path / "rounds.csv", rows)
     assert list(read_rows(tmp_path / "rounds.csv")) == [list(map(str, r)) for r in rows]
     for split, point, metric in {tuple(row[2:5]) for row in rows}:
-        found = read_series(tmp_path, split=split, point=point, metric=metric)
+        found = series_of(tmp_path, split=split, point=point, metric=metric)
         expected = {}
         for number, client, *names, value, _ in rows:
             if names == [split, point, metric]:
@@ -48,7 +54,7 @@ def test_a_torn_row_is_no_value_though_its_start_is_a_number(tmp_path):
     write(tmp_path / "rounds.csv", [[1, 0, "test", "p", "accuracy", "0.25", 7]])
     with (tmp_path / "rounds.csv").open("a") as file:
         file.write("2,0,test,p,accuracy,0.7")
-    series = read_series(tmp_path, split="test", point="p", metric="accuracy")
+    series = series_of(tmp_path, split="test", point="p", metric="accuracy")
     assert series == {0: {1: 0.25}}
     assert len(list(read_rows(tmp_path / "rounds.csv"))) == 1
 

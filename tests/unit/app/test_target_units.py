@@ -179,7 +179,7 @@ def test_no_target_chooses_a_round_by_its_unit(tmp_path):
          ["mae by target: a", "b weighs most", "worse than to predict .* b"]),
         ({"sites": [(1e3, 0.0), (1.0, 0.0)]}, (2e3, 1e3),
          ["client 1: scaled targets are far", "values of a are about .* at client 0"],
-         ["a weighs most", "labels of a are spread .* client 0 as at client 1"]),
+         ["a weighs most"]),
     ],
 )  # fmt: skip
 def test_units_far_from_one_or_from_each_other_are_told(
@@ -194,8 +194,7 @@ def test_units_far_from_one_or_from_each_other_are_told(
     assert all(re.search(words, "\n".join(told)) for words in warned)
     assert "mae of predicting the mean: a " in table
     assert all(re.search(words, table) for words in ends)
-    for words in ("weighs most", "as at client"):
-        assert (words in table) == any(words in end for end in ends)
+    assert ("weighs most" in table) == bool(ends)
 
 
 @pytest.mark.parametrize(

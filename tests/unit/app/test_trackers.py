@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
-import sys
 from pathlib import Path
 
 import pytest
@@ -42,9 +40,9 @@ class Broken(Kept):
 
 @pytest.fixture
 def kept(monkeypatch):
-    """Let ``trackio`` be a tracker that this test reads, installed or not."""
+    """Let ``wandb`` be a tracker that this test reads, installed or not."""
     Kept.made = []
-    monkeypatch.setattr(trackers, "TRACKERS", {"trackio": (Kept, "json")})
+    monkeypatch.setattr(trackers, "TRACKERS", {"wandb": (Kept, "json")})
     return Kept.made
 
 
@@ -69,8 +67,8 @@ def means(folder: Path) -> dict[int, float]:
 
 
 def test_a_run_and_its_import_tell_the_same(run, kept):
-    folder = run("fedavg", tracker="trackio", **{"num-server-rounds": 3}).path
-    trackers.import_run(folder, "trackio")
+    folder = run("fedavg", tracker="wandb", **{"num-server-rounds": 3}).path
+    trackers.import_run(folder, "wandb")
     live, later = kept
     assert live.is_closed
     assert live.steps == later.steps
@@ -83,14 +81,14 @@ def test_a_run_and_its_import_tell_the_same(run, kept):
 def test_a_tracker_changes_no_weights_and_may_break_down(
     run, finished, kept, monkeypatch
 ):
-    monkeypatch.setattr(trackers, "TRACKERS", {"trackio": (Broken, "json")})
-    broken = run("fedavg", tracker="trackio", **{"num-server-rounds": 3})
+    monkeypatch.setattr(trackers, "TRACKERS", {"wandb": (Broken, "json")})
+    broken = run("fedavg", tracker="wandb", **{"num-server-rounds": 3})
     before = (finished / "rounds.csv").read_bytes()
     assert (broken.path / "rounds.csv").read_bytes() == before
     assert broken.summary["status"] == "completed"
     assert len(kept) == 2  # made, and asked once
-    with pytest.raises(FedGraphError, match=r"trackio refused .*no network"):
-        trackers.import_run(finished, "trackio")
+    with pytest.raises(FedGraphError, match=r"wandb refused .*no network"):
+        trackers.import_run(finished, "wandb")
 
 
 def test_a_missing_package_is_refused_before_training(run, monkeypatch):
@@ -101,10 +99,10 @@ def test_a_missing_package_is_refused_before_training(run, monkeypatch):
 
 def test_folders_that_are_no_runs(kept, tmp_path):
     with pytest.raises(DataError, match="is no results folder"):
-        trackers.import_run(tmp_path, "trackio")
+        trackers.import_run(tmp_path, "wandb")
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(DataError, match="has no round yet"):
-        trackers.import_run(tmp_path, "trackio")
+        trackers.import_run(tmp_path, "wandb")
 
 
 def test_tensorboard_holds_the_scores(copy, capsys):
@@ -118,25 +116,6 @@ def test_tensorboard_holds_the_scores(copy, capsys):
     assert found == pytest.approx(means(copy), rel=1e-6)
     assert fedgraph(["track", str(copy), "--to", "tensorboard"]) == 2
     assert "would show each value twice" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of trackio's own packages
-def test_trackio_holds_the_scores(copy, tmp_path, monkeypatch):
-    pytest.importorskip("trackio", reason="pip install trackio")
-    import subprocess
-
-    # trackio reads its folder when it is imported: a process of its own.
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    command = [sys.executable, "-m", "simulations.cli", "track", str(copy)]
-    command += ["--to", "trackio"]
-    subprocess.run(command, check=True, timeout=200, capture_output=True)
-    (database,) = (tmp_path / "trackio").glob("*.db")
-    with sqlite3.connect(database) as connection:
-        rows = connection.execute(
-            "select step, json_extract(metrics, ?) from metrics", (f'$."{NAME}"',)
-        ).fetchall()
-    assert {t: v for t, v in rows if v is not None} == pytest.approx(means(copy))
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ from fedgraph_flwr.results import trackers
 
 SUMMARY, CONFIG, ROUNDS = "summary.json", "config.json", "rounds.csv"
 MATRICES = "rounds/round-000001.safetensors"
-FEW = ("--graphs", "4", "--shuffles", "5")
 
 
 # What each command reads, and the command.
@@ -30,10 +29,6 @@ TOOLS: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
     "figures": (
         (SUMMARY, "clusters.json", ROUNDS, MATRICES),
         lambda run: fedgraph(["figures", str(run)]),
-    ),
-    "heterogeneity": (
-        (CONFIG, "clusters.json"),
-        lambda run: fedgraph(["heterogeneity", "--run", str(run), *FEW]),
     ),
     "predict": (
         ("models/model.json", "models/SHA256SUMS", "models/global.safetensors"),
@@ -48,7 +43,7 @@ TOOLS: dict[str, tuple[tuple[str, ...], Callable[[Path], object]]] = {
     "study": ((SUMMARY, ROUNDS), lambda run: fedgraph(["study", "gcfl", str(run)])),
     "track": (
         (CONFIG, ROUNDS, "ledger.csv", "times.csv"),
-        lambda run: fedgraph(["track", str(run), "--to", "trackio"]),
+        lambda run: fedgraph(["track", str(run), "--to", "wandb"]),
     ),
     "watch": (
         (SUMMARY, CONFIG, ROUNDS, "ledger.csv", "times.csv", "metrics.prom"),
@@ -74,7 +69,7 @@ class Kept:
 
 @pytest.fixture(autouse=True)
 def tracker(monkeypatch):
-    monkeypatch.setattr(trackers, "TRACKERS", {"trackio": (Kept, "json")})
+    monkeypatch.setattr(trackers, "TRACKERS", {"wandb": (Kept, "json")})
 
 
 @pytest.fixture(scope="module")

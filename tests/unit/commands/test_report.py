@@ -14,7 +14,6 @@ import pytest
 from fedgraph_flwr import server_app
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.view import html_report
-from fedgraph_flwr.view.gather import replay_command
 from simulations.cli import main as fedgraph
 from simulations.run import parse_assignment
 
@@ -79,7 +78,7 @@ def test_a_run_writes_its_own_report(runs):
     page = Page((runs[0] / "report.html").read_text(encoding="utf-8"))
     assert f"{summary['final']['mean']:.3f}" in page.words
     assert "model of the last round" in page.words
-    assert summary["weights_sha256"][:12] in page.words
+    assert summary["weights_sha256"] in page.words
 
 
 def test_the_page_loads_nothing_and_runs_no_script(runs, tmp_path):
@@ -152,27 +151,6 @@ def test_an_unfinished_run_is_shown_as_far_as_it_came(copy, tmp_path):
     assert "3 of 3" in page.words
 
 
-@pytest.mark.parametrize(
-    ("changes", "repeats"),
-    [
-        ({}, True),
-        ({"status": "failed", "error": "stopped"}, False),
-        ({"failures": [{"round": 2, "client": 1, "reason": "late"}]}, False),
-        ({"fresh_starts": [{"round": 2, "client": 1, "lost_round": 1}]}, False),
-        ({"git_commit": "0123abc"}, True),
-        ({"git_commit": "0123abc+dirty"}, False),  # or resumed with other code
-        ({"privacy": {"says": "noise", "per_client": {"0": {"secret": 0}}}}, True),
-        ({"privacy": {"says": "noise", "per_client": {"0": {"secret": 1}}}}, False),
-    ],
-)
-def test_weights_are_promised_only_where_the_command_gives_them(
-    copy, tmp_path, changes, repeats
-):
-    change(copy, **changes)
-    words = page_of(copy, out=tmp_path / "r.html").words
-    assert ("It ends with weights" in words) == repeats
-
-
 def test_what_charts_and_tables_leave_out_is_told(runs, copy, tmp_path):
     words = page_of(copy, runs[1], out=tmp_path / "r.html").words
     assert "are drawn: the first" not in words
@@ -187,7 +165,6 @@ def test_what_charts_and_tables_leave_out_is_told(runs, copy, tmp_path):
     words = page_of(copy, alone, out=tmp_path / "r.html").words
     assert "Of many clients, 60 are drawn: the first by their last cluster." in words
     assert "The chart has the 30 highest and lowest." in words
-    assert "scores over rounds, the last 200 at most" in words
 
 
 def test_no_report_fails_a_run(copy, monkeypatch):
@@ -217,17 +194,6 @@ def test_the_command_to_repeat_gives_the_run_config_again(runs):
     before = json.loads((runs[0] / "config.json").read_text())
     places = {"results-dir", "state-dir", "cache-dir"}
     assert {k for k in before if before[k] != again[k]} <= places
-
-
-def test_the_command_to_repeat_names_only_what_was_chosen():
-    from fedgraph_flwr.resolve import defaults, resolve
-
-    chosen = {"hidden-dim": 7, "data-dir": "/a 😀", "learning-rate": 0.5}
-    config = resolve({**defaults(), "method": "fedavg", **chosen}).to_config()
-    assert replay_command(config) == (
-        "fedgraph run fedavg 'data-dir=\"/a 😀\"' hidden-dim=7 learning-rate=0.5"
-        " --inline"
-    )
 
 
 def test_the_command_prints_the_page_and_refuses_what_is_no_run(runs, tmp_path, capsys):

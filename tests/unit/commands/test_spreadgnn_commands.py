@@ -1,8 +1,7 @@
-"""Commands and figures around SpreadGNN: fingerprints, topologies, drawings."""
+"""Commands around SpreadGNN: fingerprints and topologies."""
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
@@ -12,10 +11,7 @@ from clients.store import bind_run
 from fedgraph_flwr.core.network import Network, build_topology
 from fedgraph_flwr.node.node_config import trusted_peers
 from fedgraph_flwr.results.printed import describe_network, facts_of
-from fedgraph_flwr.view.matrices import draw_network
 from simulations.cli import main as fedgraph
-
-PNG = b"\x89PNG"
 
 
 def facts(kind="ring", gone=(), clients=4, told=None, **kw):
@@ -89,15 +85,13 @@ def test_no_keys_is_said_with_the_cure(site, capsys):
 # Topologies ---------------------------------------------------------------------------
 
 
-def test_a_topology_is_said_and_drawn(tmp_path, capsys):
-    figure = tmp_path / "figures" / "ring.png"
-    given = ["ring", "--clients", "4", "--without", "1,3", "--figure", str(figure)]
+def test_a_topology_is_said(capsys):
+    given = ["ring", "--clients", "4", "--without", "1,3"]
     assert fedgraph(["topology", *given]) == 0
     out = capsys.readouterr().out
     assert "ring topology, 4 edges, connected, spectral gap 0.6667" in out
     assert "2 dropped out (clients 1, 3), the 2 others went on and are in parts" in out
     assert "client 0: 1, 3" in out
-    assert figure.read_bytes().startswith(PNG)
 
 
 def test_words_for_a_network():
@@ -117,12 +111,3 @@ def test_words_for_a_network():
         "; client 0 has no mail of 1, who take part; 4 letters of client 1 could not be"
         " used"
     )
-
-
-def test_a_runs_network_is_drawn_from_its_summary(tmp_path):
-    assert draw_network(tmp_path) == []
-    summary = {"network": facts("star", gone=[3])}
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
-    (path,) = draw_network(tmp_path)
-    assert path.name == "network.png"
-    assert path.read_bytes().startswith(PNG)

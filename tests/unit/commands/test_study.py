@@ -365,9 +365,6 @@ def test_the_program_writes_a_page_and_draws_differences(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (('rule = "best_val"', 'rule = "luck"'), "rule is 'luck'"),
-        (('rule = "best_val"', 'rule = "final"\ninterval = "z"'), "interval is 'z'"),
-        (('"b-{data}", "c', '"c'), "subtracts 'b-x', which is none of its rows"),
         (('paper = "somebody"', ""), "not a study"),
         (('paper = "somebody"', 'paper = "x"\ninterfal = "t"'), "unknown keys"),
         (('title = "{data}"', 'title = "{data}"\ncolums = {}'), "not a study.*colums"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import shutil
@@ -82,8 +83,10 @@ def test_it_ends_with_the_run(copy, monkeypatch, capsys):
 
 def test_sites_cannot_steer_the_terminal(copy):
     summary = load_summary(copy)
-    bad = {"round": 1, "client": 0, "site": "\x1b[2J", "reason": "[red]x\n\x1b]0;y\x07"}
-    changes = {"failures": [bad], "metric": "\x1b[2J[red]a"}
+    reason = json.dumps("[red]x\n\x1b]0;y\x07")
+    with (copy / "failures.csv").open("a", newline="") as failures:
+        csv.writer(failures).writerow([1, 0, reason])
+    changes = {"sites": {"\x1b[2J": [0]}, "metric": "\x1b[2J[red]a"}
     (copy / "summary.json").write_text(json.dumps({**summary, **changes}))
     rounds = (copy / "rounds.csv").read_text()
     (copy / "rounds.csv").write_text(rounds.replace("accuracy", changes["metric"]))
@@ -96,17 +99,10 @@ def test_sites_cannot_steer_the_terminal(copy):
     assert "[red]x" in text  # no markup of ours
 
 
-def test_failures_by_site_while_it_goes_on(copy):
+def test_failures_are_told_while_it_goes_on(copy):
     (copy / "summary.json").unlink()
-    (copy / "metrics.prom").write_text(
-        'fedgraph_failures_total{run="1"} 2\n'
-        'fedgraph_site_failures_total{run="1",site="west"} 2\n'
-        'fedgraph_site_failures_total{run="1",site="east"} 0\n'
-    )
-    text = drawn(copy)
-    assert "2 failures in all" in text
-    assert "2 failures of site west" in text
-    assert "east" not in text
+    (copy / "failures.csv").write_text('round,client,reason\n2,1,"""too late"""\n')
+    assert "round 2, client 1 : too late" in drawn(copy)
 
 
 def test_no_run_is_refused(tmp_path, capsys):
