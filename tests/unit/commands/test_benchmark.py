@@ -306,8 +306,8 @@ def test_results_on_other_files_are_not_mixed(tmp_path):
     benchmark.check_same_data(planned, known)
     key = next(k for k in known if k[0].startswith("fedavg") and k[1:] == (2, 2))
     for name, words in (
-        ("split_hash", "planted, seed 2, split seed 2 are of different splits"),
-        ("data", "planted are of different splits or files"),
+        ("split_hash", "planted, seed 2, split_seed 2 are of different split_hash"),
+        ("data", "planted are of different data"),
     ):
         other = {**known, key: {**known[key], name: "old"}}
         with pytest.raises(FedGraphError, match=words):
