@@ -169,15 +169,7 @@ def check_audit_logs(folder: Path, deployed: Path) -> None:
     rounds = [("train", 1), ("train", 2), ("evaluate", 3)]
     expected = [("roll call", None), *rounds]
     assert did == [(*step, client) for step in expected for client in (1, 3)]
-    for line in own[2:]:
-        assert sum(line["sent"].values()) == sum(
-            int(entry["bytes"])
-            for entry in toys.csv_rows(deployed / "ledger.csv")
-            if (entry["round"], entry["client"], entry["direction"])
-            == (str(line["round"]), str(line["client"]), "up")
-        )
     log = (folder / "site-1.log").read_text()
     for line in own[2:-2]:
         at = f"client {line['client']}, round {line['round']}: trained on"
-        words = f"run {line['run']}, {line['method']}, {at} {line['examples']} examples"
-        assert log.count(f"{words}, loss {line['loss']:.4f}, test accuracy") == 1
+        assert log.count(f"run {line['run']}, {line['method']}, {at}") == 1

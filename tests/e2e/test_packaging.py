@@ -218,22 +218,16 @@ def _venv(environment: dict[str, str]) -> str:
 
 def _run(command: list[str], environment: dict[str, str], folder: Path) -> str:
     for _ in range(_STARTS):
-        done = _tried(command, environment, folder)
+        done = subprocess.run(
+            [f"{_venv(environment)}/{Path(command[0]).name}", *command[1:]],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
         if "Failed to start local SuperLink" not in done.stdout + done.stderr:
             break
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
-
-
-def _tried(
-    command: list[str], environment: dict[str, str], folder: Path
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [f"{_venv(environment)}/{Path(command[0]).name}", *command[1:]],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )

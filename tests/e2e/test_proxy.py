@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from deployment_files import (
     EXAMPLES,
@@ -319,8 +320,8 @@ def stopped_client_apps(home: Path, supernode: int) -> Iterator[None]:
     def stop() -> None:
         while not ended.wait(0.05):
             for pid in set(flower.pids(home, "flwr-clientapp")) - stopped:
-                if supernode in ancestors(pid):
-                    with suppress(ProcessLookupError):
+                with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                    if supernode in {p.pid for p in psutil.Process(pid).parents()}:
                         os.kill(pid, signal.SIGSTOP)
                         stopped.add(pid)
 
@@ -335,16 +336,3 @@ def stopped_client_apps(home: Path, supernode: int) -> Iterator[None]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
     assert stopped, "no ClientApp has started"
-
-
-def ancestors(pid: int) -> list[int]:
-    """Processes that started a process, the nearest first."""
-    found = []
-    while pid > 1:
-        try:
-            status = Path(f"/proc/{pid}/status").read_text()
-        except OSError:
-            break
-        pid = int(status.split("PPid:")[1].split()[0])
-        found.append(pid)
-    return found

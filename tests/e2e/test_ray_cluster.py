@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from federation import environment, free_ports, kill
+from federation import parent as parent_of
 
 from fedgraph_flwr.results.reader import load_summary
 from simulations import flower
@@ -64,9 +65,8 @@ def actors_by_raylet(home: Path) -> dict[int, int]:
     """Parents of the processes that train, and how many each has."""
     found: dict[int, int] = {}
     for pid in flower.pids(home, "ClientAppActor"):
-        status = Path(f"/proc/{pid}/stat").read_text()
-        parent = int(status.rpartition(")")[2].split()[1])
-        found[parent] = found.get(parent, 0) + 1
+        if parent := parent_of(pid):
+            found[parent] = found.get(parent, 0) + 1
     return found
 
 

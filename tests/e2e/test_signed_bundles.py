@@ -12,7 +12,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from federation import Federation, environment
 from flwr.cli.build import build_fab_from_disk
-from flwr.cli.install import install_from_fab
 from flwr.supercore.fab import Fab
 from flwr.supercore.primitives.asymmetric_ed25519 import (
     create_message_to_sign,
@@ -56,19 +55,6 @@ def test_a_signature_holds_for_the_bytes_and_the_key_it_was_made_with() -> None:
     assert not verify(fab, {"fpk_somebody": public(ours)})
     changed = Fab(fab.hash_str, content + b" ", fab.verifications)
     assert not verify(changed, {"fpk_reviewer": public(ours)})
-
-
-def test_what_was_unpacked_before_is_taken_as_it_lies_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Why the guide says to delete it; should Flower look again one day, say so."""
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
-    with bundled_files() as app:
-        content = build_fab_from_disk(app)
-    changed = install_from_fab(content, skip_prompt=True) / "plugins" / "__init__.py"
-    changed.write_text("changed = True\n")
-    install_from_fab(content, skip_prompt=True)
-    assert changed.read_text() == "changed = True\n"
 
 
 class Trusting(Federation):

@@ -38,18 +38,9 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
 def publish(root: Path, target: Path) -> list[str]:
-    """Write the published set of the project at ``root`` and return its files.
+    """Write the published set of the project at ``root`` to a new folder.
 
-    Parameters
-    ----------
-    root : path
-    target : path
-        A folder that does not exist yet.
-
-    Raises
-    ------
-    StorageError
-        It exists, or cannot be written.
+    Returns its files.
     """
     if target.exists():
         raise StorageError(f"{target} exists: delete it, or name another folder")
@@ -86,14 +77,8 @@ def _is_own(name: str) -> bool:
 def relink(text: str, source: str, target: str, published: Collection[str]) -> str:
     """Adapt the links of a page that moves from ``source`` to ``target``.
 
-    Paths are relative to the project, with ``/``.
-
-    Parameters
-    ----------
-    text : str
-    source, target : str
-    published : collection of str
-        Files that links may lead to. Other links become text; pictures go.
+    Paths are relative to the project. Links to what is not ``published`` become text,
+    pictures go.
     """
     known = {*published, *(posixpath.dirname(name) for name in published)}
 

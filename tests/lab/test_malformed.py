@@ -21,7 +21,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message
 from hypothesis import HealthCheck, Phase, assume, given, note, settings
 from hypothesis import strategies as st
-from malformed import HUGE, NUMBERS, TEXTS, damage, of_bytes, of_file, of_value
+from malformed import HUGE, NUMBERS, TEXTS, damage, of_bytes, of_value
 from safetensors.numpy import load, save
 from small import RUNS, small_run, write_molecules
 
@@ -29,10 +29,8 @@ import datasets
 from datasets import synthetic
 from fedgraph_flwr.core import errors
 from fedgraph_flwr.core.errors import FedGraphError
-from fedgraph_flwr.core.network import read_edges
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations.inline import InlineGrid, run_inline
-from simulations.presets.read import list_presets, load_preset
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 MANY = int(os.environ.get("LAB_EXAMPLES", "0"))
@@ -132,21 +130,6 @@ def test_run_configs(name, place, rng):
     refusal(lambda: run_small(name, folder, **changed))
 
 
-@drawn(5)
-def test_folders_of_a_run_do_not_count_at_sites(place, rng):
-    folder = place()
-    name, canary = rng.choice(["fgcl-once", "local"]), folder.parent / "canary"
-    keys = rng.sample(["data-dir", "state-dir", "cache-dir"], rng.choice([1, 2]))
-    more = {key: str(rng.choice([canary, canary / "new" / "folder"])) for key in keys}
-    state = str(folder / "site-")
-    nodes = [{"clients": c, "state-dir": state + c[0]} for c in ("0,1", "2,3")]
-    for node in nodes if rng.random() < 0.5 else []:
-        node["data-path"] = str(folder / "molecules")
-    note(f"{name} {more} {nodes}")
-    config = {**small_run(name, folder, ROUNDS), "roll-call-timeout-s": 0.5, **more}
-    refusal(lambda: run_inline(config, node_configs=nodes))
-
-
 def own_graphs(folder):
     """Write thirty own graphs of two nodes as tables with a schema."""
     graphs, nodes = "graph,label", "graph,node,age,kind"
@@ -186,23 +169,6 @@ def test_tables_of_data(dataset, place, rng):
     files = sorted(p for p in (folder / "data").rglob("*") if p.is_file())
     note(damage(rng, rng.choice(files), files))
     refusal(load_all)
-
-
-@drawn(25)
-def test_presets_and_edges(place, rng):
-    edges, preset = (
-        "edges = [[0, 1, 0.3],\n[1, 2, 0.3],\n[2, 0, 0.3]]\n",
-        ('description = "a"\npaper = "b"\n[config]\nmethod = "gcfl+"\n'),
-    )
-    deep = ("x = " + "[" * 50_000, "[" + "a." * 50_000 + "b]", "x = 1e999", "x = nan")
-    folder = place()
-    for text, name in ((edges, "edges.txt"), (preset, "trial.toml")):
-        what, data = of_file(rng, "a.toml", text.encode())
-        odd = rng.choice(deep).encode()
-        note(what)
-        (folder / name).write_bytes(odd if rng.random() < 0.15 else data)
-    refusal(lambda: read_edges(str(folder / "edges.txt"), 3))
-    refusal(lambda: [load_preset(name, folder) for name in list_presets(folder)])
 
 
 # State files ------------------------------------------------------------------------

@@ -60,10 +60,6 @@ def start(tmp_path, paths, **config):
     return run_inline({**given, **config}, node_configs=nodes)
 
 
-def summary_of(path):
-    return load_summary(path)
-
-
 def test_two_wards_under_one_name_are_refused_in_chunks_and_used_whole(tmp_path):
     wards = [write_ward(tmp_path / "a", 30), write_ward(tmp_path / "b", 20)]
     hashes = [
@@ -77,7 +73,7 @@ def test_two_wards_under_one_name_are_refused_in_chunks_and_used_whole(tmp_path)
     assert "every site needs the same files" in message
     assert 'set partition="files"' in message
 
-    summary = summary_of(start(tmp_path, wards, partition="files"))
+    summary = load_summary(start(tmp_path, wards, partition="files"))
     assert summary["features"] == "2 labels (0 to 1)"
     assert set(summary["data_sha256"].values()) == set(hashes)
 
@@ -86,7 +82,9 @@ def test_a_ward_that_makes_up_most_of_each_average_is_named(tmp_path, caplog):
     wards = [write_ward(tmp_path / f"w{n}", n) for n in (10, 12, 60)]
     three = {"partition": "files", "num-clients": 3}
     said = [
-        summary_of(start(tmp_path, wards, **three, weighting=weighting))["outweighing"]
+        load_summary(start(tmp_path, wards, **three, weighting=weighting))[
+            "outweighing"
+        ]
         for weighting in ("samples", "uniform")
     ]
     assert said[0].startswith("client 2 has 73.8% of the weight in averages")
@@ -103,6 +101,7 @@ def test_what_a_client_says_instead_of_names_of_classes_ends_no_run(told):
     assert class_names(info(0, classes='["no", "yes"]')) == ["no", "yes"]
 
 
+FILES = {"partition": "files"}
 CLASSES = r'classes: \["1", "2"\] \(client 0\); \["2", "3"\] \(client 1\).*same set'
 FEATURES = r"features: 2 labels \(0 to 1\) \(client 0\); 2 labels \(1 to 2\)"
 
@@ -110,27 +109,16 @@ FEATURES = r"features: 2 labels \(0 to 1\) \(client 0\); 2 labels \(1 to 2\)"
 @pytest.mark.parametrize(
     ("other", "config", "message"),
     [
-        ({"labels": (2, 3)}, {}, CLASSES),
-        ({"of_nodes": (1, 2)}, {"shared-group": "all"}, FEATURES),
-    ],
-)
-def test_numbers_that_mean_other_things_are_refused(tmp_path, other, config, message):
-    wards = [write_ward(tmp_path / "a", 30), write_ward(tmp_path / "b", 20, **other)]
-    with pytest.raises(ConfigError, match=message):
-        start(tmp_path, wards, partition="files", **config)
-
-
-@pytest.mark.parametrize(
-    ("config", "told"),
-    [
+        ({"labels": (2, 3)}, FILES, CLASSES),
+        ({"of_nodes": (1, 2)}, {**FILES, "shared-group": "all"}, FEATURES),
         # Labels and sizes are not protected where edges are; a checksum of them is told
-        ({"privacy.edge-epsilon": 1.0}, "differ in checksums of labels of graphs"),
-        ({"privacy.update-clip": 1.0}, "ConfigError: see docs/conf"),
+        ({}, {"privacy.edge-epsilon": 1.0}, "differ in checksums of labels of graphs"),
+        ({}, {"privacy.update-clip": 1.0}, "ConfigError: see docs/conf"),
     ],
 )
-def test_private_runs_do_not_mix_wards_either(tmp_path, config, told):
-    wards = [write_ward(tmp_path / "a", 30), write_ward(tmp_path / "b", 20)]
-    with pytest.raises((ConfigError, RunFailedError), match=told):
+def test_wards_that_do_not_fit_are_refused(tmp_path, other, config, message):
+    wards = [write_ward(tmp_path / "a", 30), write_ward(tmp_path / "b", 20, **other)]
+    with pytest.raises((ConfigError, RunFailedError), match=message):
         start(tmp_path, wards, **config)
 
 

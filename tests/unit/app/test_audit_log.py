@@ -127,24 +127,6 @@ def test_a_line_that_a_crash_cut_short_is_told_and_kept(path, fragment, ending):
     assert check_log(path.read_bytes()).problems == []
 
 
-@pytest.mark.parametrize("cut", [0, 57, 399])
-def test_wherever_a_write_stops_the_log_goes_on(path, monkeypatch, cut):
-    """Two lines are being written when the process is killed."""
-
-    def killed(file, content):
-        file.write(content[:cut])
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(audit_log, "_write_all", killed)
-        with pytest.raises(KeyboardInterrupt):
-            AuditLog(path).add([event("c"), event("d")])
-    AuditLog(path).add([event("after")])
-    found = check_log(path.read_bytes())
-    assert found.problems == []
-    assert found.records[-1]["note"] == "after"
-
-
 def test_what_is_no_audit_log_is_not_written_to(tmp_path):
     path = tmp_path / "audit.jsonl"
     path.write_bytes(b"time,run\n" * 50_000)

@@ -1,6 +1,4 @@
 import re
-import shutil
-import subprocess
 import textwrap
 from pathlib import Path
 
@@ -56,9 +54,9 @@ def test_the_methods_of_each_task_are_documented():
     assert settings.new_methods(page) == page
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_is_documented(method):
-    assert f"| `{method}` |" in (DOCS / "methods.md").read_text()
+def test_every_method_is_documented():
+    page = (DOCS / "methods.md").read_text()
+    assert [m for m in METHODS if f"| `{m}` |" not in page] == []
 
 
 def test_the_example_of_step_is_shown_as_it_is():
@@ -124,14 +122,11 @@ def run_configs():
     return [text for page in PAGES for text in line.findall(page.read_text())]
 
 
-@pytest.mark.parametrize("text", run_configs())
-def test_documented_run_configs_are_accepted(text):
-    config = {**defaults(), **parse_config_args([text])}
-    assert resolve(config).settings.method == config["method"]
-
-
-def test_run_configs_are_found():
+def test_documented_run_configs_are_accepted():
     assert len(run_configs()) > 5
+    for text in run_configs():
+        config = {**defaults(), **parse_config_args([text])}
+        assert resolve(config).settings.method == config["method"]
 
 
 def test_make_targets_exist():
@@ -140,22 +135,6 @@ def test_make_targets_exist():
         text = page.read_text()
         named = set(re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE))
         assert named <= set(targets), page.name
-
-
-@pytest.mark.parametrize("name", ["my clones", "a,b", "50%"])
-def test_make_installs_nothing_where_flower_could_not_run(tmp_path, name):
-    (tmp_path / name).mkdir()
-    for file in ("Makefile", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / file, tmp_path / name)
-    made = subprocess.run(
-        ["make", "run", "PYTHON=false"],
-        cwd=tmp_path / name,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 2
-    assert f"got {tmp_path / name}: move this folder elsewhere" in made.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matrix import mostly_slow
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
@@ -79,7 +78,7 @@ def test_equal_embeddings_score_the_majority_share(value):
     assert scores["smallest-cluster"] == 0
 
 
-@pytest.mark.parametrize("seed", mostly_slow(range(6), fast=[0, 3]))
+@pytest.mark.parametrize("seed", [0, 3])
 def test_scores_are_those_of_scikit_learn_on_the_matched_prediction(seed):
     num_classes = 2 + seed
     x, labels = noise(90, 3, num_classes, seed=seed)
@@ -184,13 +183,3 @@ def test_small_classes_leave_probes_out():
     assert probe_scores(x, [0] * 11 + [1], seed=0) == {}
     assert set(probe_scores(x, [0] * 10 + [1] * 2, seed=0)) == {"probe-accuracy"}
     assert len(probe_scores(x, [0] * 9 + [5] * 3, seed=0)) == 2
-
-
-def test_constant_columns_do_not_disturb_probes():
-    x, labels = blobs((12, 12), spread=0.02, dim=3)
-    x = np.hstack([x, np.full((24, 2), 5, dtype=np.float32)])
-    assert probe_scores(x, labels, seed=0)["svm-accuracy"] == 1
-    same = np.ones((24, 3))
-    assert probe_scores(same, [0] * 16 + [1] * 8, seed=0)["svm-accuracy"] == (
-        pytest.approx(2 / 3, abs=0.05)
-    )

@@ -7,10 +7,8 @@ import json
 import numpy as np
 import pytest
 import toys
-from sklearn.decomposition import PCA
 
 from fedgraph_flwr.core.errors import DataError
-from fedgraph_flwr.view import embedding
 from fedgraph_flwr.view.embedding import draw_embeddings
 
 pytestmark = pytest.mark.slow  # whole runs; the contracts are fast
@@ -47,19 +45,6 @@ def run(tmp_path):
     return tmp_path
 
 
-@pytest.fixture
-def kept(monkeypatch):
-    """Figures that would have been written, by name."""
-    figures = {}
-
-    def keep(figure, path):
-        figures[path.name] = figure
-        return path
-
-    monkeypatch.setattr(embedding, "save", keep)
-    return figures
-
-
 def test_draws_the_rounds_that_the_run_names(run):
     for number in (0, 5, 12):
         write_round(run, number)
@@ -72,30 +57,7 @@ def test_draws_the_rounds_that_the_run_names(run):
     assert chosen == [run / "embeddings-round-5.png"]
 
 
-def test_colours_are_classes_on_the_left_and_clients_on_the_right(run, kept):
-    path = write_round(run, 3, num_graphs=42)
-    draw_embeddings(run)
-    panels = kept["embeddings-round-3.png"].axes
-    told = [axes.get_title(loc="left") for axes in panels]
-    assert [title.split()[0].rstrip(",") for title in told] == [
-        *("t-SNE", "t-SNE", "PCA", "PCA"),
-    ]
-    assert [title.split()[-1] for title in told] == ["class", "client"] * 2
-    saved = np.load(path)
-    x = saved["embeddings"] / np.linalg.norm(saved["embeddings"], axis=1, keepdims=True)
-    expected = PCA(2).fit_transform(x.astype(np.float64))
-    for axes, what, name in zip(
-        panels[2:], ("labels", "clients"), ("class", "client"), strict=True
-    ):
-        drawn = {of.get_label(): of.get_offsets() for of in axes.collections}
-        for value in np.unique(saved[what]):
-            mine = expected[saved[what] == value]
-            found = drawn.pop(f"{name} {value}")
-            np.testing.assert_allclose(found, mine, atol=1e-4)
-        assert not drawn
-
-
-def test_what_is_missing_is_left_out_and_what_is_damaged_refused(run, kept):
+def test_what_is_missing_is_left_out_and_what_is_damaged_refused(run):
     assert draw_embeddings(run) == []
     assert draw_embeddings(run / "nowhere") == []
     whole = write_round(run, 1).read_bytes()
@@ -109,5 +71,4 @@ def test_what_is_missing_is_left_out_and_what_is_damaged_refused(run, kept):
         with pytest.raises(DataError, match=f"round-00000{number}.npz cannot be read"):
             draw_embeddings(run, [number])
     (run / "summary.json").unlink()
-    draw_embeddings(run, [1])
-    assert kept["embeddings-round-1.png"].get_suptitle().startswith("? on ?")
+    assert draw_embeddings(run, [1]) == drawn

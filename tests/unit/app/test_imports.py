@@ -62,16 +62,6 @@ def test_a_sites_command_imports_no_other_commands():
 
 
 @pytest.mark.slow
-def test_a_method_imports_its_own_modules_alone():
-    found = imported(f"{LOAD}[load(c) for c in METHODS['fedprox'].clients.values()]")
-
-    papers = {m for m in found if m.startswith("clients.") and m.count(".") == 1}
-    others = ("fgcl", "fclg", "fedgkd", "spreadgnn", "fedsage_plus", "infomax")
-    assert "clients.fedavg" in papers
-    assert not papers & {f"clients.{name}" for name in others}
-
-
-@pytest.mark.slow
 def test_no_client_imports_a_heavy_library():
     code = f"{LOAD}[load(c) for m in METHODS.values() for c in m.clients.values()]"
 

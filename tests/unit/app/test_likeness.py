@@ -1,4 +1,4 @@
-"""Statistics that clients tell of their graphs: numbers, reading back, the figure."""
+"""Statistics that clients tell of their graphs: numbers, reading back, the table."""
 
 import json
 import math
@@ -77,8 +77,6 @@ def test_targets():
         {"counts": [1] * 51},
         {"num_graphs": 10**30},
         {"degree": "high"},
-        {"degree": 1e999},
-        {"degree": 1e200},  # cannot be drawn
         {"target_mean": [None]},
     ],
 )
@@ -93,7 +91,7 @@ def test_no_statistics_at_all(text):
     assert Statistics.from_json(text) is None
 
 
-def test_table_and_figure(tmp_path):
+def test_table(tmp_path):
     told = {
         0: measure(one_graph([0, 0, 1, -1]), is_binary=False),
         2: measure(one_graph([1, 1, 1, 0]), is_binary=False),

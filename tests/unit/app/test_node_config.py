@@ -6,6 +6,7 @@ from fedgraph_flwr.core.errors import ConfigError, RunFailedError
 from fedgraph_flwr.node import node_config
 from simulations.inline import run_inline
 
+SMALL = {"method": "fedavg", "num-clients": 3, "num-server-rounds": 1}
 MISSPELT = ("polcy", "Policy", "policy-file", "fresh_start", "data_path", "client")
 
 
@@ -33,34 +34,21 @@ def test_keys_of_other_apps_are_ignored_and_named_once(run, caplog):
 
 def test_a_misspelt_policy_stops_the_run_at_roll_call(tmp_path):
     site = {"clients": "0,1,2", "state-dir": str(tmp_path), "polcy": "/p.toml"}
-    overrides = {
-        "method": "fedavg",
-        "num-clients": 3,
-        "num-server-rounds": 1,
-        "results-dir": str(tmp_path / "results"),
-    }
     with pytest.raises(RunFailedError, match="ConfigError: see docs"):
-        run_inline(overrides, node_configs=[site])
+        run_inline({**SMALL, "results-dir": str(tmp_path)}, node_configs=[site])
 
 
 @pytest.mark.parametrize(
     ("site", "words"),
     [
         ({"client": "2", "site-name": "south"}, "'client'. Did you mean 'clients'?"),
-        ({"site-name": "south"}, "does not know its clients; start the SuperNode with"),
         ({}, "does not know its clients; start the SuperNode with"),
     ],
 )
 def test_a_node_without_clients_says_why_in_its_log_and_at_roll_call(
     tmp_path, caplog, site, words
 ):
-    overrides = {
-        "method": "fedavg",
-        "num-clients": 3,
-        "num-server-rounds": 1,
-        "roll-call-timeout-s": 0.5,
-        "results-dir": str(tmp_path / "results"),
-    }
+    overrides = {**SMALL, "roll-call-timeout-s": 0.5, "results-dir": str(tmp_path)}
     nodes = [{"clients": "0,1", "state-dir": str(tmp_path)}, site]
     with (
         caplog.at_level("WARNING", logger="flwr"),

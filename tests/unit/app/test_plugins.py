@@ -18,7 +18,7 @@ from datasets import load_partition
 from examples import trimmed
 from fedgraph_flwr.client_app import app
 from fedgraph_flwr.core import plugins
-from fedgraph_flwr.core.errors import ConfigError
+from fedgraph_flwr.core.errors import ConfigError, RunFailedError
 from fedgraph_flwr.core.wire import Parcel, pack, select, unpack
 from fedgraph_flwr.resolve import defaults, resolve
 
@@ -135,7 +135,6 @@ def made(arguments, before=""):
         ("METHOD = 3", "must be a Method of module 'fgx', but it is a int"),
         (METHOD.replace("METHOD", "OTHER"), "it has none; what it has: OTHER"),
         (made("strategy=3"), "strategy of method fgx:METHOD must be a class"),
-        (made("clients={}"), "to classes, got {}"),
         (
             made("strategy=AbstractGraphStrategy"),
             "AbstractGraphStrategy lacks initialise, models, outgoing, restore, state",
@@ -144,17 +143,9 @@ def made(arguments, before=""):
             made("clients={GRAPH_CLASSIFICATION: GraphClient}"),
             "task 'graph-classification' .*GraphClient lacks build_model, loss, scores",
         ),
-        (made("clients={'graphs': GraphClient}"), "mapping from tasks, e.g."),
         (
             made("params=P", "class P(Settings): mu: float = number(0, 0)"),
             "P must be decorated with @dataclass",
-        ),
-        (
-            made(
-                "clients=on_every_task(C)",
-                "class C(GraphClient):\n    def uplink(self, trained): ...",
-            ),
-            r"has uplink\(\), which nothing calls; .* belongs into update\(\)",
         ),
     ],
 )
@@ -174,7 +165,45 @@ def test_what_flower_leaves_out_of_its_bundle_is_refused_before_it_is_missed(
 
 def test_a_module_that_nobody_has_is_refused_with_where_it_was_looked_for(write_plugin):
     write_plugin("plugins/fgy.py")
-    refused("no plug-in 'fgx': .*plugins holds fgy, and no module .* installed")
+    refused("No module named 'fgx'; put fgx.py into .*plugins, .* or install it")
+
+
+# Faults of a plug-in while it runs ----------------------------------------------------
+
+
+def test_an_error_in_a_plug_in_is_told_with_its_line(write_plugin, lab):
+    source = """\
+        from fedgraph_flwr.api import *
+        class Forgets(GraphClient):
+            def loss(self, batch, generator):
+                return self.round.stored["mine"]
+        METHOD = Method(clients=on_every_task(Forgets))
+        """
+    write_plugin("plugins/fgf.py", source)
+    with pytest.raises(RunFailedError, match=r"KeyError: 'mine' \(fgf.py, line 4\)"):
+        lab.run("fgf:METHOD")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("state(self): return self.theta", r"state\(\) of S must return two"),
+        ("state(self): return {}, {'k': {1}}", "a dict that JSON can hold"),
+        (
+            "step(self, n, r): return self.theta",
+            r"step\(\) must set the strategy's models and return nothing, got a dict",
+        ),
+        ("step(self, n, replies): self.mine", "no attribute 'mine'"),
+    ],
+)
+def test_what_a_method_of_a_strategy_does_wrong_is_told(write_plugin, lab, body, words):
+    write_plugin(
+        "plugins/fgx.py",
+        f"from fedgraph_flwr.api import *\nclass S(FedAvg):\n    def {body}\n"
+        "METHOD = Method(strategy=S)\n",
+    )
+    with pytest.raises(Exception, match=words):
+        lab.run("fgx:METHOD")
 
 
 # Sites -------------------------------------------------------------------------------
@@ -250,14 +279,8 @@ def hash_of(module):
     return plugins.sha256(module)
 
 
-def test_the_hash_covers_what_a_plug_in_imports_of_the_bundle_and_no_more(write_plugin):
-    files = {
-        "fgx": f"from plugins import near\nfrom .far import X\n{METHOD}",
-        "near": "import plugins.deep.one\n",
-        "far": "X = 1\n",
-        "deep/one": "",
-        "other": "",
-    }
+def test_the_hash_covers_the_package_of_a_plug_in_and_no_more(write_plugin):
+    files = {"fgx/__init__": METHOD, "fgx/deep/one": "", "other": ""}
     for name, text in files.items():
         write_plugin(f"plugins/{name}.py", text)
     first, found = hash_of("fgx"), {}
@@ -266,7 +289,7 @@ def test_the_hash_covers_what_a_plug_in_imports_of_the_bundle_and_no_more(write_
         found[name] = hash_of("fgx")
         write_plugin(f"plugins/{name}.py", text)
     assert found.pop("other") == first
-    assert len({first, *found.values()}) == 5
+    assert len({first, *found.values()}) == 3
 
 
 def test_a_resume_with_another_source_or_other_parameters_is_refused(write_plugin, lab):
@@ -301,7 +324,7 @@ def test_a_source_may_be_demanded(write_plugin):
     [
         ("mu", r"key = value, .*got 'mu'"),
         ("mu = 1, mu = 2", "key = value"),
-        ("mu = [1]", "mu = .1.*; give each a text, number"),
+        ("mu = [1]", "give each a text, number"),
         ("mu = 'high'", "mu must be a finite number >= 0 .*got 'high'"),
         ("mu = nan", "mu must be a finite number"),
         ("MU = 1", "unknown parameter 'MU'. Did you mean 'mu'"),
@@ -310,10 +333,3 @@ def test_a_source_may_be_demanded(write_plugin):
 )
 def test_faulty_parameters_are_refused_by_name(given, words):
     refused(words, "examples.pulled:METHOD", **{"plugin.params": given})
-
-
-def test_parameters_of_a_method_without_any_are_refused_or_told():
-    one = {"plugin.params": "mu = 1"}
-    refused("has no parameters of its own", "examples.placebo:METHOD", **one)
-    (told,) = resolve(config("fedavg", **one)).warnings
-    assert told.startswith("plugin.params is set to 'mu = 1', but method 'fedavg'")

@@ -5,20 +5,9 @@ from __future__ import annotations
 from fedgraph_flwr.results.progress import Clock
 
 
-def test_no_time_is_told_until_a_second_round_shows_the_pace():
-    clock = Clock(10)
-    assert clock.left(1, 40.0) == ""
-    assert clock.left(2, 2.0) == "0:16"
+def test_time_left_is_told_once_a_second_round_of_this_process_shows_the_pace():
+    clock, resumed, long = Clock(10), Clock(10), Clock(102)
+    assert [clock.left(n, s) for n, s in ((1, 40.0), (2, 2.0))] == ["", "0:16"]
     assert clock.left(3, 4.0) == "0:21"  # 7 rounds of 3 s
-
-
-def test_time_left_after_a_resume_counts_its_own_rounds():
-    clock = Clock(10)
-    assert clock.left(8, 30.0) == ""
-    assert clock.left(9, 2.0) == "0:02"
-
-
-def test_hours_are_told_apart():
-    clock = Clock(102)
-    clock.left(1, 1.0)
-    assert clock.left(2, 37.0) == "1:01:40"
+    assert [resumed.left(n, s) for n, s in ((8, 30.0), (9, 2.0))] == ["", "0:02"]
+    assert [long.left(n, s) for n, s in ((1, 1.0), (2, 37.0))] == ["", "1:01:40"]

@@ -35,7 +35,7 @@ def series_of(folder, **names):
     return {client: values.dropna().to_dict() for client, values in found}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(2))
 def test_series_are_those_of_all_rows_of_that_name(tmp_path, seed):
     rows = some_rows(seed)
     write(tmp_path / "rounds.csv", rows)

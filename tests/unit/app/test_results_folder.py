@@ -15,7 +15,6 @@ import toys
 
 from fedgraph_flwr import server_app
 from fedgraph_flwr.core.errors import (
-    ConfigError,
     RunFailedError,
     StorageError,
 )
@@ -24,12 +23,6 @@ from fedgraph_flwr.results.printed import summary_table
 from fedgraph_flwr.results.provenance import hash_weights
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.results.run_file import RunFile
-
-FULL = StorageError("cannot write a.png: No space left on device")
-
-
-def finds_a_full_disk(*_):
-    raise FULL
 
 
 def test_others_cannot_enter_the_folder_of_a_run(run):
@@ -57,22 +50,26 @@ def test_a_folder_holds_everything_and_is_named_after_the_run(run):
     assert RunFile(finished.path).checkpoints() == [2, 3]
 
 
-def test_no_figure_fails_a_run(run, monkeypatch):
+def test_no_figure_fails_a_run(run, monkeypatch, caplog):
     """Flower would call a run failed whose summary says that it is completed."""
-    told = []
+
+    def finds_a_full_disk(_):
+        raise StorageError("cannot write a.png: No space left on device")
+
+    caplog.set_level("WARNING", logger="flwr")
     monkeypatch.setattr(server_app, "draw_all", finds_a_full_disk)
-    monkeypatch.setattr(server_app, "log", lambda _, *words: told.append(words))
     finished = run("fedavg", **{"tell-statistics": True})
     assert finished.summary["status"] == "completed"
-    assert [w[1:] for w in told if w[0].startswith("not all figures")] == [
-        (finished.path, "StorageError", FULL, finished.path)
-    ]
+    words = (
+        "StorageError: cannot write a.png: No space left on device; `fedgraph figure"
+    )
+    assert f"not all figures are in {finished.path}: {words}" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (StorageError(FULL), "what was computed is kept"),
+        (StorageError("No space left"), "what was computed is kept"),
         (KeyboardInterrupt(), "stopped"),
     ],
 )
@@ -104,21 +101,11 @@ def test_a_run_is_completed_once_all_results_are_written(
         assert again.summary[key] == undisturbed[key], key
 
 
-def test_small_test_sets_and_80_columns(run):
+def test_the_table_at_the_end_has_80_columns(run):
     summary = run("fedavg").summary
-    (largest,) = {
-        summary["num_examples"][c]
-        for c, v in summary["final"]["per_client"].items()
-        if v == summary["final"]["max"]
-    } or {0}
     table = summary_table(summary)
-    assert f"{summary['final']['max']:.4f} (n={largest})" in table
+    assert f"{summary['final']['max']:.4f}" in table
     assert max(map(len, table.splitlines())) <= 80
-    summary["num_examples"] = dict.fromkeys(summary["num_examples"], 50)
-    assert "(n=" not in summary_table(summary)
-    assert "same test graphs" not in summary_table(summary)
-    summary["config"]["partition"] = "quantity-skew"
-    assert "All clients have the same test graphs" in summary_table(summary)
 
 
 def test_the_three_rules_agree_with_the_rows(run):
@@ -208,13 +195,6 @@ def test_tasks_without_a_score_are_named_once(run, caplog, method):
     again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
     resumed = run(method, **again, resume=str(part.path))
     assert resumed.summary["tasks_without_score"] == missing
-
-
-def test_resuming_with_fewer_rounds_than_done_is_refused(run):
-    part = run("fedavg")
-    kept = {"resume": str(part.path), "state-dir": part.overrides["state-dir"]}
-    with pytest.raises(ConfigError, match="num-server-rounds"):
-        run("fedavg", **kept, **{"num-server-rounds": 1})
 
 
 def test_a_failed_run_says_which_round_its_score_is_of(run, monkeypatch, tmp_path):

@@ -162,7 +162,7 @@ def test_a_message_without_a_roll_call_tells_no_more(site, kind, content):
 
 
 @pytest.mark.usefixtures("task_identity")
-@pytest.mark.parametrize("value", [None, "../x", -1, 10**18, True, "x" * 10**6])
+@pytest.mark.parametrize("value", [None, "../x", -1, "x" * 10**6])
 @pytest.mark.parametrize("name", ["server-round", "keep-from"])
 def test_what_is_no_round_reaches_no_file(site, name, value):
     own = site / "ward-7"
@@ -176,7 +176,7 @@ def test_what_is_no_round_reaches_no_file(site, name, value):
 
 
 @pytest.mark.usefixtures("task_identity")
-@pytest.mark.parametrize("value", [None, "[1", -1, True, 10**18])
+@pytest.mark.parametrize("value", [None, "[1", -1])
 def test_a_last_round_that_is_none_is_refused(site, value):
     """Nor is one that got lost taken for a client's first."""
     context = context_of(site)

@@ -30,7 +30,6 @@ STRICT = {
     "scores": False,
 }
 CLIPPED = {"privacy.update-clip": 0.5, "privacy.update-noise": 50.0}
-EDGES = {"privacy.edge-epsilon": 1.0, "features": "labels"}
 
 
 @pytest.fixture
@@ -230,17 +229,6 @@ def test_noise_on_an_update_is_another_with_other_threads(tmp_path):
 
 
 # The audit log says what it cost ----------------------------------------------------
-
-
-def test_the_first_draw_is_in_the_log(tmp_path):
-    asker = Asker(tmp_path, **EDGES)
-    asker.call()
-    assert asker.train().error == ""
-    assert asker.train(2, **{"last-round": 1}).error == ""
-    _, first, second = asker.log()
-    assert "spent_before" not in first
-    assert first["spent_after"]["edge-epsilon"] == 1.0
-    assert second["spent_before"] == second["spent_after"] == first["spent_after"]
 
 
 def test_what_a_refused_reply_had_cost_is_in_the_log(tmp_path, capsys):

@@ -20,7 +20,6 @@ from fedgraph_flwr.core.words import (
     visible,
 )
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.results.folder import RunFolder
 
 
 @pytest.fixture
@@ -98,31 +97,6 @@ def test_a_site_answers_when_its_states_are_on_the_disk(run, monkeypatch):
         run("fedavg")
 
 
-def test_ctrl_c_says_how_to_go_on_and_a_resume_where_it_begins(
-    run, monkeypatch, logged
-):
-    record = RunFolder.record
-
-    def stop(self, *report):
-        record(self, *report)
-        if self.so_far.last_round == 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "record", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run("fedavg", **{"num-server-rounds": 4})
-    (said,) = [m for m in logged.messages if m.startswith("stopped; to go on: resume=")]
-    place = said.partition("=")[2].strip('"')
-    # A killed run has no last word: its first ones say where it can be resumed.
-    assert f'if this run is lost: resume="{place}"' in logged.messages
-    state = {"state-dir": place.partition("/results/")[0] + "/state"}
-    finished = run("fedavg", resume=place, **{"num-server-rounds": 4, **state})
-    assert "resumed after round 2" in logged.messages
-    assert (finished.summary["status"], finished.summary["rounds"]) == ("completed", 4)
-    assert not (finished.path / "traceback.txt").exists()
-
-
 def test_keys_of_another_method_are_named(run, logged):
     unread = resolve({**defaults(), "method": "fedavg", "fedprox.mu": 0.5}).warnings
     words = "fedprox.mu is set to 0.5, but method 'fedavg' does not read it"
@@ -139,13 +113,7 @@ def test_keys_of_another_method_are_named(run, logged):
     [
         ("graph-csv", {"csv-bad-rows": "refuse"}, {"csv-label-kind": "binary"}),
         ("smiles-csv", {"csv-smiles-column": "s"}, {"dirichlet-alpha": 0.5}),
-        (
-            "PROTEINS",
-            {"partition": "dominance", "dominance": 0.9},
-            {"dirichlet-alpha": 1.0},
-        ),
         ("Cora", {"partition": "louvain"}, {"csv-bad-rows": "refuse"}),
-        ("graph-csv", {"held-out": 0.4}, {"batch-size": 64}),
     ],
 )
 def test_keys_that_mean_nothing_for_the_data_are_named(dataset, read, unread):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import toys
 
 from fedgraph_flwr.core.errors import ConfigError, DataError, FedGraphError
 from fedgraph_flwr.results import trackers
-from simulations.cli import main as fedgraph
 
 NAME = "test/accuracy/post_aggregation/mean"
 
@@ -49,11 +47,6 @@ def kept(monkeypatch):
 @pytest.fixture(scope="module")
 def finished(once):
     return once("fedavg", **{"num-server-rounds": 3}).path
-
-
-@pytest.fixture
-def copy(finished, tmp_path):
-    return Path(shutil.copytree(finished, tmp_path / "copy"))
 
 
 def means(folder: Path) -> dict[int, float]:
@@ -103,36 +96,3 @@ def test_folders_that_are_no_runs(kept, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(DataError, match="has no round yet"):
         trackers.import_run(tmp_path, "wandb")
-
-
-def test_tensorboard_holds_the_scores(copy, capsys):
-    pytest.importorskip("tensorboard", reason="pip install tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    assert fedgraph(["track", str(copy), "--to", "tensorboard"]) == 0
-    events = EventAccumulator(str(copy / "tensorboard"))
-    events.Reload()
-    found = {e.step: e.value for e in events.Scalars(NAME)}
-    assert found == pytest.approx(means(copy), rel=1e-6)
-    assert fedgraph(["track", str(copy), "--to", "tensorboard"]) == 2
-    assert "would show each value twice" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of MLflow's own packages
-@pytest.mark.parametrize("store", ["sqlite", "file"])
-def test_mlflow_holds_the_scores(copy, tmp_path, monkeypatch, store):
-    pytest.importorskip("mlflow", reason="pip install mlflow-skinny sqlalchemy alembic")
-    from mlflow.tracking import MlflowClient
-
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    if store == "file":
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
-        monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    client = MlflowClient(tracking_uri=trackers.import_run(copy, "mlflow"))
-    (run,) = client.search_runs(
-        [client.get_experiment_by_name(trackers.PROJECT).experiment_id]
-    )
-    history = client.get_metric_history(run.info.run_id, NAME)
-    assert {m.step: m.value for m in history} == pytest.approx(means(copy))
-    assert run.info.status == "FINISHED"

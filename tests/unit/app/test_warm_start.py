@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -83,32 +82,16 @@ def test_one_of_several_models_is_named_by_its_file(run, starts):
     assert all((starts[-1][n] == model[n]).all() for n in starts[-1])
 
 
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"hidden-dim": 4, **ALL}, r"pre.weight: \(8, 4\) there, \(4, 4\) here"),
-        ({"num-layers": 3, **ALL}, r"convs.2.mlp.0.weight: None there"),
-    ],
-)
-def test_a_model_of_another_shape_is_refused_by_name(run, settings, match):
-    former = run("fedavg", **ALL)
-    with pytest.raises(ConfigError, match=match):
-        run("fedavg", **{"init-from": str(former.path), **settings})
-
-
-def test_a_resumed_run_keeps_its_lineage_though_the_former_run_is_gone(run):
-    former = run("fedavg", **ALL)
-    later = run("fedavg", **{"init-from": str(former.path)}, **ALL)
-    lineage = later.summary["lineage"]
-    shutil.rmtree(former.path)
-    go_on = {**later.overrides, "resume": str(later.path), "num-server-rounds": 4}
-    assert run(**go_on).summary["lineage"] == lineage
+def test_a_model_of_another_shape_is_refused_by_name(run):
+    init = {"init-from": str(run("fedavg", **ALL).path)}
+    with pytest.raises(ConfigError, match=r"pre.weight: \(8, 4\) there, \(4, 4\) here"):
+        run("fedavg", **init, **ALL, **{"hidden-dim": 4})
 
 
 # Dry runs -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["gcfl+", "fedgkd", "spreadgnn", "fedsage+", "fclg"])
+@pytest.mark.parametrize("method", ["gcfl+", "spreadgnn"])
 def test_a_dry_run_leaves_its_report_and_nothing_else(run, method):
     found = run(method, nodes=2, **{"dry-run": True})
     assert [p.name for p in found.path.iterdir()] == ["dry-run.json"]

@@ -52,12 +52,8 @@ def test_the_log_says_what_the_server_measured_and_counted(run, tmp_path, said):
     assert {line["experiment"] for line in found} == {finished.path.name}
     assert {line["method"] for line in found} == {"gcfl+"}
 
-    counted = {
-        (int(r["round"]), int(r["client"]), r["direction"], r["record"]): int(
-            r["bytes"]
-        )
-        for r in finished.ledger
-    }
+    keys = ("round", "client", "direction", "record")
+    counted = {tuple(str(r[k]) for k in keys): int(r["bytes"]) for r in finished.ledger}
     measured = finished.values()
     rounds = [line for line in found if line["message"] == "train"]
     assert [line["round"] for line in rounds] == [
@@ -67,7 +63,7 @@ def test_the_log_says_what_the_server_measured_and_counted(run, tmp_path, said):
         number, client = line["round"], line["client"]
         for name, direction in (("received", "down"), ("sent", "up")):
             for kind, size in line[name].items():
-                assert size == counted[number, client, direction, kind]
+                assert size == counted[str(number), str(client), direction, kind]
         at = str(number), str(client)
         loss = measured[*at, "train", "post_training", "loss"]
         assert line["loss"] == pytest.approx(loss, abs=1e-6)
@@ -99,11 +95,9 @@ def test_a_client_that_fails_and_a_message_that_is_refused(run, tmp_path, monkey
     assert [line["outcome"] for line in trained] == ["ok", "failed", "ok"]
     assert trained[1]["note"].startswith("ValueError: no disk")
     assert not {"loss", "score"} & set(trained[1])
+    strict = {**site, **toys.policy(tmp_path, sealed_only=True)}
     with pytest.raises(RunFailedError):
-        run(
-            "fedavg",
-            node_configs=[{**site, **toys.policy(tmp_path, sealed_only=True)}],
-        )
+        run("fedavg", node_configs=[strict])
     refused = lines(tmp_path)[-1]
     assert (refused["message"], refused["outcome"]) == ("roll call", "refused")
     assert "policy (sealed-only) does not allow" in refused["note"]

@@ -13,9 +13,7 @@ from fedgraph_flwr.core.wire import (
     Parcel,
     pack,
     record_sizes,
-    select,
     unpack,
-    with_prefix,
 )
 
 
@@ -110,10 +108,14 @@ def test_malformed_arrays_are_refused(record, match):
 
 
 def test_malformed_messages_are_refused():
-    with pytest.raises(WireError, match="no 'header' record"):
-        unpack(RecordDict({}))
-    with pytest.raises(WireError, match="a record model"):
-        unpack(RecordDict({"header": ConfigRecord(), "model": MetricRecord()}))
+    error = {"0/error": ConfigRecord({"reason": "x"}), "0/facts": ConfigRecord()}
+    for records, words in (
+        ({}, "no 'header' record"),
+        ({"header": ConfigRecord(), "model": MetricRecord()}, "a record model"),
+        ({"header": ConfigRecord(), **error}, "an error, and beside it"),
+    ):
+        with pytest.raises(WireError, match=words):
+            unpack(RecordDict(records))
 
 
 @pytest.mark.parametrize("escape", ["dtype", "\\u0064type"])
@@ -135,10 +137,3 @@ def test_more_arrays_than_any_parcel_has_are_refused_undecoded(monkeypatch, esca
             with pytest.raises(WireError, match="got 16385 arrays, more than 16384"):
                 unpack(content)
     assert len(seen) == 2
-
-
-def test_prefixes():
-    arrays = {"a": np.zeros(1), "b": np.ones(1)}
-    both = with_prefix("x/", arrays) | with_prefix("y/", arrays)
-    assert select("x/", both).keys() == arrays.keys()
-    assert select("z/", both) == {}

@@ -47,39 +47,6 @@ def made(root):
         return str(error)
 
 
-def more_files(root):
-    (root / "datasets" / "own.toml").write_text("a = 1\n")
-    (root / "clients" / "notes.json").write_text("{}\n")
-    (root / "strategies" / ".py").write_text("")
-    (root / "plugins" / "nested").mkdir()
-    (root / "plugins" / "nested" / "own.py").write_text("METHOD = None\n")
-    (root / "results").mkdir()
-    (root / "results" / "big.py").write_text("")
-
-
-def linked_file(root):
-    (root / "elsewhere.py").write_text("secret = 1\n")
-    (root / "clients" / "link.py").symlink_to(root / "elsewhere.py")
-
-
-def linked_folder(root):
-    (root / "plugins").rename(root.parent / "plugins")
-    (root / "plugins").symlink_to(root.parent / "plugins")
-
-
-def no_plugins(root):
-    shutil.rmtree(root / "plugins")
-
-
-@pytest.mark.parametrize("change", [more_files, linked_file, linked_folder, no_plugins])
-def test_the_copy_makes_the_bundle_of_the_folder(project, change):
-    plain = made(project)
-    change(project)
-    with bundled_files() as app:
-        assert made(app) == made(project)
-    assert isinstance(plain, bytes)
-
-
 def test_a_plug_in_is_in_the_bundle_and_no_change_of_the_code(project, monkeypatch):
     monkeypatch.setenv("FEDGRAPH_HOME", str(project))
     who = ("-c", "user.name=a", "-c", "user.email=a@b.example")

@@ -111,19 +111,6 @@ def test_of_errors_less_is_a_gain(tmp_path, capsys):
     assert "a point is 0.01 of their unit, and a negative difference is an" in said
 
 
-def test_each_rule_reads_its_own_result(tmp_path):
-    best = {"per_client": {"0": 1.0, "1": 0.8}}
-    write_run(tmp_path, "gcfl", 1, [0.5, 0.5], best_snapshot=best, best_val=None)
-    write_run(tmp_path, "local", 1, [0.6, 0.6])
-    scores, differences = sheets_of(tmp_path, "best_snapshot")
-    assert scores["gcfl"]["final"] == "0.5000"
-    assert scores["gcfl"]["best_snapshot"] == "0.9000"
-    assert scores["gcfl"]["best_val"] == "-"
-    assert differences["gcfl - local"]["smallest gain"] == "+0.2000"
-    _, differences = sheets_of(tmp_path, "final")
-    assert differences["gcfl - local"]["smallest gain"] == "-0.1000"
-
-
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
@@ -302,7 +289,6 @@ def test_paper_stands_beside_ours(tmp_path, capsys):
     ("method", "key", "value", "is_left_out"),
     [
         ("gcfl+", "num-clients", 2, True),
-        ("fedprox", "hidden-dim", 16, True),
         ("fedavg", "shared-group", "all", True),  # the paper averages the middle
         ("local", "shared-group", "all", False),  # which shares nothing
     ],
@@ -317,20 +303,6 @@ def test_paper_is_left_out_for_other_settings(
     report = compare.compare(group, "final")
     (sheet,) = [part for part in report.parts if not isinstance(part, str)]
     assert ("paper" not in sheet) == is_left_out
-
-
-def test_what_did_nothing_of_its_own_is_noted(tmp_path, capsys):
-    write_run(tmp_path, "gcfl+", 1, [0.6, 0.6])  # older: known by its one cluster
-    write_run(tmp_path, "gcfl+", 2, [0.6, 0.6], num_clusters=2)
-    write_run(tmp_path, "gcfl+", 3, [0.6, 0.6], inert="never split: so-so")
-    write_run(tmp_path, "fedavg", 1, [0.5, 0.5])
-    write_run(tmp_path, "fedprox", 1, [0.5, 0.5], inert="has mu 0: FedAvg")
-    assert fedgraph(["compare", str(tmp_path), "--markdown"]) == 0
-    out = capsys.readouterr().out
-    assert "gcfl+ never split: FedAvg up to rounding (1 of 3 runs)." in out
-    assert "gcfl+ never split: so-so (1 of 3 runs)." in out
-    assert "fedprox has mu 0: FedAvg (1 of 1 runs)." in out
-    assert "fedavg never" not in out
 
 
 def test_rows_with_other_settings_are_named_after_them(tmp_path):

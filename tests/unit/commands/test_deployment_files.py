@@ -126,22 +126,6 @@ def test_a_certificate_of_another_host_is_not_kept_in_silence(tmp_path, host, ot
     assert f"c/server.crt is not for {other}; for a new one delete it" in done.stderr
 
 
-@needs("nginx", "nginx-light")
-@needs("openssl", "openssl")
-def test_nginx_takes_its_file_beside_debians_settings(tmp_path):
-    certificates(tmp_path, "127.0.0.1", "c", "alice")
-    changes = {"/etc/fedgraph": f"{tmp_path}/c", "/var/log/nginx": str(tmp_path)}
-    (tmp_path / "own.conf").write_text(changed("nginx-coordinator.conf", changes))
-    debian = "ssl_protocols TLSv1 TLSv1.1 TLSv1.2 TLSv1.3;"  # of its nginx.conf
-    (tmp_path / "nginx.conf").write_text(
-        f"pid {tmp_path}/pid;\nerror_log stderr;\nevents {{}}\n"
-        f"http {{\naccess_log off;\n{debian}\ninclude own.conf;\n}}\n"
-    )
-    done = call(find("nginx"), "-t", "-c", str(tmp_path / "nginx.conf"))
-    assert done.returncode == 0, done.stderr
-    assert "duplicate value" not in done.stderr
-
-
 @needs("openssl", "openssl")
 @pytest.mark.parametrize(
     ("names", "words"),

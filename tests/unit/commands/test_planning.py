@@ -6,7 +6,6 @@ import logging
 
 import pytest
 
-from fedgraph_flwr.core.errors import DataError
 from simulations import actors, planning
 from simulations.cli import main as fedgraph
 from simulations.planning import Probe, estimate
@@ -77,23 +76,6 @@ def test_a_plan_counts_the_server_and_takes_a_second_probe(monkeypatch):
     assert "actors  2, for 4 nodes" in told
     assert "about 1.2 GB" in told  # three processes of 0.4 GB
     assert "time    about 1:42, or 2.00 s per round" in told  # 50 and one
-
-
-def test_a_probe_takes_all_clients_into_each_round(toy_data, monkeypatch):
-    seen = []
-
-    def run(config, **given):
-        seen.append((config["client-fraction"], given["keep"], given["only"]))
-        raise DataError("enough")
-
-    monkeypatch.setattr(planning, "run_inline", run)
-    monkeypatch.setattr(logging.getLogger("flwr"), "level", logging.INFO)
-    fedavg = {"method": "fedavg", "num-clients": 9, "client-fraction": 0.5}
-    relay = {"method": "spreadgnn", "dataset": "SIDER", "num-clients": 5}
-    for overrides in (fedavg, relay):
-        with pytest.raises(DataError, match="enough"):
-            planning.probe(overrides, 3)
-    assert seen == [(1.0, True, (0, 4, 8)), (1.0, True, (0, 1, 2, 3, 4))]
 
 
 def test_a_plan_knows_no_cluster(monkeypatch, capfd):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-
-import pytest
 
 from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
@@ -248,16 +245,3 @@ def test_the_families_have_all_their_members() -> None:
         "own data": 6 + 11,  # whole graphs; one graph
     }
     assert sum(found.values()) == len(NAMES)
-
-
-def test_the_control_of_fedgkd_has_its_weight_and_its_training() -> None:
-    for clients in (5, 10, 20):
-        ours = configured(f"self-weight-cora-{clients}").to_config()
-        theirs = configured(f"fedgkd-cora-{clients}").to_config()
-        grown = math.exp(theirs["fedgkd.tau-s"])
-        a = (grown - 1) / (grown + clients - 1)
-        assert ours["self-weight.a"] == pytest.approx(a, abs=5e-4)
-        pull = theirs["fedgkd.proximal-lambda"]
-        assert ours["self-weight.proximal-lambda"] == pull
-        for key in ("learning-rate", "local-epochs"):
-            assert ours[key] == theirs[key]

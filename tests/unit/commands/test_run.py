@@ -14,11 +14,9 @@ from threading import Thread
 
 import pytest
 
-from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.files import project_root
 from fedgraph_flwr.core.words import BY_HAND
 from fedgraph_flwr.registry import METHODS
-from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.results.run_file import RunFile
 from simulations.cli import SITE, VERBS
@@ -28,9 +26,6 @@ from simulations.run import (
     How,
     execute,
     flower_line,
-    numbers,
-    parse_assignment,
-    plan,
 )
 
 
@@ -56,13 +51,6 @@ def test_completed_runs_exit_with_0_and_one_folder_per_seed(command, tmp_path):
     ]
     assert sorted(s["seed"] for s in summaries) == [1, 2]
     assert {s["status"] for s in summaries} == {"completed"}
-
-
-@pytest.mark.parametrize(("given", "doubts"), [([], 0), ([("gcfl.seq-length", 7)], 1)])
-def test_only_what_the_user_set_for_nothing_is_told(given, doubts):
-    """A preset has the keys of all methods of its family."""
-    (run,) = plan("fedavg-proteins", dict(given))
-    assert len(resolve({**defaults(), **run}).warnings) == doubts
 
 
 def test_a_failed_run_exits_with_1_and_is_named(command, toy_data, capfd):
@@ -147,29 +135,7 @@ def test_ctrl_c_ends_without_a_traceback(command, monkeypatch, capfd):
     assert "Traceback" not in told
 
 
-@pytest.fixture
-def heeds_signals():
-    """Let processes that are started heed Ctrl-C and a closed terminal.
-
-    Those of a shell's `&` do not heed the one, those of `nohup` not the other.
-    """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    closed = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGINT, before)
-    signal.signal(signal.SIGHUP, closed)
-
-
-@pytest.mark.usefixtures("heeds_signals")
-@pytest.mark.parametrize(
-    ("sign", "whom"),
-    [
-        (signal.SIGINT, "the group, as a terminal does"),
-        (signal.SIGTERM, "the parent alone"),
-        (signal.SIGHUP, "the group, as a terminal that is closed does"),
-    ],
-)
-def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, sign, whom):
+def test_a_signal_to_the_parent_ends_runs_and_begins_no_further_one(tmp_path):
     results = tmp_path / "results"
     command = [sys.executable, "-m", "simulations.cli", "run", "fedavg", "--inline"]
     command += ["--jobs", "2", "--seeds", "1,2,3,4,5", "--results", str(results)]
@@ -187,10 +153,7 @@ def test_ctrl_c_begins_no_further_run_beside_others(toy_data, tmp_path, sign, wh
             while sum(bool(RunFile(p).checkpoints()) for p in results.glob("*-*")) < 2:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-            if whom == "the parent alone":
-                process.send_signal(sign)
-            else:
-                os.killpg(process.pid, sign)
+            process.terminate()
             assert process.wait(30) == 130
         finally:
             with suppress(ProcessLookupError):
@@ -218,23 +181,6 @@ def test_a_run_whose_process_is_killed_fails_alone(tmp_path):
     (other,) = multiprocessing.active_children()
     outcomes.close()  # as the command does that is stopped
     assert not other.is_alive()
-
-
-def test_presets_can_be_cut_by_head():
-    command = f"{sys.executable} -m simulations.cli presets | head -n 1"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert done.stdout
-    assert done.stderr == ""
-
-
-def test_values_are_toml_where_they_can_be():
-    assert parse_assignment("seed=3") == ("seed", 3)
-    assert parse_assignment("persist-optimizer=false") == ("persist-optimizer", False)
-    assert parse_assignment("method=gcfl+") == ("method", "gcfl+")
-    assert parse_assignment('method="gcfl"') == ("method", "gcfl")
-    assert numbers("--seeds", "10,42") == [10, 42]
-    with pytest.raises(ConfigError):
-        numbers("--seeds", "1,")
 
 
 def test_a_run_prints_the_line_of_flower_that_does_the_same():

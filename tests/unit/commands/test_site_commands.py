@@ -8,14 +8,12 @@ import shutil
 import sys
 from collections import namedtuple
 
-import own_files
 import pytest
 import toys
 from commands import at_site
 
 from datasets.tabular.schema_file import read_schema
 from fedgraph_flwr.core.errors import ConfigError
-from fedgraph_flwr.core.files import sha256_of
 from fedgraph_flwr.results.reader import load_summary
 from fedgraph_flwr.site import check as module
 from fedgraph_flwr.site.findings import OK, PROBLEM, UNKNOWN, Findings
@@ -142,16 +140,6 @@ def test_what_flower_leaves_out_of_a_node_config_is_named(tmp_path, capsys):
     assert f"data: there is no {tmp_path / 'gone'}" in capsys.readouterr().out
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_training(
-    site, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr("fedgraph_flwr.site.baseline.os.access", lambda *_: False)
-    monkeypatch.setattr("fedgraph_flwr.site.baseline.run_one", None)
-    words = ["--out", str(tmp_path / "out"), "--run-config", FEDAVG]
-    assert at_site(["baseline", str(site[0] / "data" / "site-1.csv"), *words]) == 2
-    assert f"this user may not write to {tmp_path}" in capsys.readouterr().err
-
-
 def test_models_of_other_protocols_are_not_compared(site, alone, tmp_path, capsys):
     data = str(site[0] / "data" / "site-1.csv")
     copy = tmp_path / "other"
@@ -163,23 +151,6 @@ def test_models_of_other_protocols_are_not_compared(site, alone, tmp_path, capsy
     used = ["baseline", data, "--out", str(alone), *again]
     assert at_site(used) == 2
     assert "is there already" in capsys.readouterr().err
-
-
-def test_a_strangers_model_imports_no_module_of_this_machine(site, tmp_path, capsys):
-    """Training alone by its config would run the module's code."""
-    data, theirs = str(site[0] / "data" / "site-1.csv"), tmp_path / "theirs"
-    shutil.copytree(own_model(site), theirs)
-    about = json.loads((theirs / "model.json").read_text())
-    about["config"]["dataset"] = "antigravity:DATA"
-    (theirs / "model.json").write_text(json.dumps(about))
-    digest = sha256_of(theirs / "model.json")
-    lines = (theirs / "SHA256SUMS").read_text().splitlines()
-    lines = [f"{digest}  model.json" if "model.json" in x else x for x in lines]
-    (theirs / "SHA256SUMS").write_text("\n".join(lines))
-    out = ["--out", str(tmp_path / "out"), "--against", str(theirs)]
-    assert at_site(["baseline", data, *out]) == 2
-    assert "which a model folder may not import" in capsys.readouterr().err
-    assert "antigravity" not in sys.modules
 
 
 # predict --------------------------------------------------------------------------
@@ -270,16 +241,6 @@ def test_packages_are_compared_with_pins_if_there_are_some(tmp_path, monkeypatch
         assert cure in row["cure"]
 
 
-def test_a_schema_is_told_as_json(tmp_path, capsys):
-    own_files.write(tmp_path / "site")
-    given = ["schema", str(tmp_path / "site"), "--out", str(tmp_path / "schema.toml")]
-    assert at_site([*given, "--min-count", "1", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["sha256"] == read_schema(tmp_path / "schema.toml").sha256
-    assert told["outputs"] == 2
-    assert any("age of nodes" in note for note in told["notes"])
-
-
 # check ----------------------------------------------------------------------------
 
 
@@ -334,15 +295,13 @@ def test_rows_left_out_and_doubts_of_the_run_are_findings(tmp_path, capsys):
     assert "warmth of nodes.csv: 1 of 922 cells (0.1%)" in found["cells"]["found"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "row"), [("graphs", "north-3,99,1,bolt"), ("bank", "bank-a-1,nobody")]
-)
-def test_a_schema_alone_says_how_the_data_are_read(tmp_path, capsys, kind, row):
+def test_a_schema_alone_says_how_the_data_are_read(tmp_path, capsys):
     write_examples(tmp_path)
-    own, schema = tmp_path / kind, tmp_path / kind / "schema.toml"
-    site = own / ("north" if kind == "graphs" else "bank-a")
-    assert at_site(["schema", str(site), "--out", str(schema)]) == 0
-    capsys.readouterr()
+    own, schema = tmp_path / "bank", tmp_path / "bank" / "schema.toml"
+    site = own / "bank-a"
+    assert at_site(["schema", str(site), "--out", str(schema), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["sha256"] == read_schema(schema).sha256
     words = [str(site), "--schema", str(schema)]
     found = check(words, capsys)[1]
     assert (found["schema"]["state"], found["data"]["state"]) == (PROBLEM, PROBLEM)
@@ -350,7 +309,7 @@ def test_a_schema_alone_says_how_the_data_are_read(tmp_path, capsys, kind, row):
     shutil.copy(schema, site)
     assert check(words, capsys)[1]["data"]["state"] == OK
     with (site / "edges.csv").open("a") as edges:
-        edges.writelines(row.replace("-1,", f"-{n},") + "\n" for n in range(1, 9))
+        edges.writelines(f"bank-a-{n},nobody\n" for n in range(1, 9))
     code, found = check(words, capsys)
     assert (code, found["rows"]["state"]) == (1, PROBLEM)
     told = found["rows"]["found"]
@@ -411,24 +370,17 @@ def test_fewer_examples_than_the_policy_asks_for_are_a_problem(site, tmp_path, c
     assert check(words, capsys)[1]["node-config"]["cure"].startswith("correct that fil")
 
 
-def test_problems_are_named_with_their_cure(site, tmp_path, capsys):
-    data = site[0] / "data" / "site-0.csv"
-    header, *rows = data.read_text().splitlines()
-    doubled = tmp_path / "own.csv"
-    doubled.write_text("\n".join([header, *rows[:12], *rows[:12], *rows[:12]]) + "\n")
-    (tmp_path / "state").mkdir(mode=0o755)
-    (tmp_path / "state").chmod(0o755)
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache").chmod(0o750)
+def test_folders_that_others_can_read_are_a_problem(site, tmp_path, capsys):
+    for kind, mode in (("state", 0o755), ("cache", 0o750)):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind).chmod(mode)
     node = f'clients="0" state-dir="{tmp_path}/state" cache-dir="{tmp_path}/cache"'
-    words = [str(doubled), "--node-config", node]
-    words += ["--run-config", FEDAVG]
-    code, found = check(words, capsys)
+    words = [f"{site[0]}/data/site-0.csv", "--node-config", node]
+    code, found = check([*words, "--run-config", FEDAVG], capsys)
     assert code == 1
     for kind in ("state", "cache"):
         assert "others can read it" in found[f"{kind} folder"]["found"]
         assert "chmod 700" in found[f"{kind} folder"]["cure"]
-    assert found["splits"]["state"] == PROBLEM
 
 
 def test_molecules_that_are_left_out_are_a_finding(tmp_path, capsys):
@@ -473,11 +425,6 @@ def test_a_node_config_that_would_not_hold_is_a_problem(node, match, capsys):
 def test_what_the_site_allows_is_tried_as_it_allows_it(
     site, tmp_path, capsys, monkeypatch
 ):
-    policy = tmp_path / "policy.toml"
-    policy.write_text("statistics = true")
-    config = 'method="fedgta" dataset="planted" num-clients=2 num-server-rounds=2'
-    words = ["--node-config", f'clients="0" policy="{policy}"', "--run-config", config]
-    assert check(words, capsys)[1]["training"]["state"] == OK
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "outside_checked.py").write_text(toys.PLUGIN)
     words = [f"{site[0]}/data/site-1.csv", "--run-config"]

@@ -8,21 +8,8 @@ import pytest
 
 from clients.sealing import KeyRing, fingerprint
 from clients.store import bind_run
-from fedgraph_flwr.core.network import Network, build_topology
 from fedgraph_flwr.node.node_config import trusted_peers
-from fedgraph_flwr.results.printed import describe_network, facts_of
 from simulations.cli import main as fedgraph
-
-
-def facts(kind="ring", gone=(), clients=4, told=None, **kw):
-    network = Network(
-        topology=build_topology(kind, clients, **kw),
-        weights="metropolis",
-        gone=gone,
-        **(told or {}),
-    )
-    return facts_of(network, dict.fromkeys(range(clients), 5))
-
 
 # Fingerprints -------------------------------------------------------------------------
 
@@ -92,22 +79,3 @@ def test_a_topology_is_said(capsys):
     assert "ring topology, 4 edges, connected, spectral gap 0.6667" in out
     assert "2 dropped out (clients 1, 3), the 2 others went on and are in parts" in out
     assert "client 0: 1, 3" in out
-
-
-def test_words_for_a_network():
-    assert describe_network(facts()) == (
-        "ring topology, 4 edges, connected, spectral gap 0.6667 with metropolis weights"
-    )
-    gone = describe_network(facts("star", gone=[0]))
-    assert gone.endswith(
-        "1 dropped out (client 0), the 3 others went on and are in parts"
-        " [[1], [2], [3]]"
-    )
-    assert describe_network(facts(gone=[2])).endswith("went on and are connected")
-    for is_sealed, words in ((True, "letters sealed"), (False, "letters not sealed")):
-        assert describe_network(facts(told={"is_sealed": is_sealed})).endswith(words)
-    told = {"silent": {0: [1, 3], 1: [], 3: [0]}, "unusable": {1: 4}}
-    assert describe_network(facts(gone=[3], told=told)).endswith(
-        "; client 0 has no mail of 1, who take part; 4 letters of client 1 could not be"
-        " used"
-    )

@@ -13,11 +13,10 @@ from fedgraph_flwr.core.command import STOPPED
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
 from simulations import study
-from simulations import study as figures
 from simulations.cli import main as fedgraph
 from simulations.markup import markdown
 from simulations.presets import load_preset
-from simulations.tables import controls, frame
+from simulations.tables import frame
 from simulations.tables.captions import make_reports
 from simulations.tables.frame import from_run, read, records, table
 from simulations.tables.runs import EXECUTION_KEYS, find_runs, row_name
@@ -111,14 +110,8 @@ def test_differences_on_the_same_split_are_told_together():
     unequal = Difference((5.0, 5.0, 5.1, 1.0), (7, 7, 7, 5))
     for kind in ("t", "split-t", "corrected-t"):
         assert np.mean(unequal.interval(kind)) == pytest.approx(unequal.mean)
-    on_one = pair(
-        on_splits("a", {(1, 7): 0.7, (2, 7): 0.9}),
-        on_splits("b", {(1, 7): 0.5, (2, 7): 0.5}),
-        "best_val",
-    )
-    assert math.isnan(on_one.interval("split-t")[0])
-    single = on_splits("a", {(1, 7): 0.7, (2, 5): 0.9})
-    each = pair(single, on_splits("b", {(1, 7): 0.5, (2, 5): 0.6}), "best_val")
+    assert math.isnan(Difference((5.0, 6.0), (7, 7)).interval("split-t")[0])
+    each = Difference((5.0, 6.0), (7, 5))  # one seed on each split
     assert np.allclose(each.interval("split-t"), each.interval("t"))
 
 
@@ -219,22 +212,6 @@ def test_a_run_becomes_a_result(run):
     assert not [name for name in without if name.endswith("per client")]
 
 
-def test_a_row_may_be_compared_with_its_own_start(tmp_path):
-    (tmp_path / "own.toml").write_text(
-        SMALL.replace('"b-{data}"]]', '"own round 0"]]').replace("best_val", "final")
-    )
-    given = [
-        result("a-x", 1, 0.8, start=0.5),  # final: 0.7
-        result("a-x", 2, 0.6, start=0.6),
-        result("a-x", 3, 0.6),  # of a file without starts
-    ]
-    text = text_of(load_study("own", tmp_path), given)
-    assert "| a-x - own round 0 | 2 | +5.00 [" in text
-    assert "| own round 0 |" not in text  # not known of all
-    text = text_of(load_study("own", tmp_path), given[:2])
-    assert "0.5500 ± 0.0707 |" in next(t for t in text.splitlines() if "| a-x |" in t)
-
-
 SMALL = """
 paper = "somebody"
 rule = "best_val"
@@ -267,62 +244,6 @@ def test_tables_show_scores_differences_and_what_is_missing(small):
     seeds = "1 on split hash1 (split seed 1); 2 on split hash2 (split seed 2)"
     assert seeds in " ".join(text.split())
     assert "rule best_val" in text
-
-
-@pytest.mark.parametrize(
-    ("eighth", "f1", "verdict"),
-    [
-        (0.175, "-15.00 [-24.82, -5.18]", "not shown"),
-        (0.075, "+15.00 [+5.18, +24.82]", "shown"),
-        (None, "-", "not shown"),  # what was not measured confirms nothing
-    ],
-)
-def test_a_verdict_is_what_all_measures_of_a_study_say(tmp_path, eighth, f1, verdict):
-    head = """rule = "final"
-verdicts = true
-also = { F1 = "final:macro-f1" }
-columns = { seeds = "seeds", ACC = "final", least = "least final:macro-f1" }"""
-    content = SMALL.replace('rule = "best_val"', head)
-    (tmp_path / "more.toml").write_text(
-        content.replace("a-x = 0.9", 'a-x = { final = [0.9, 0.02], "final:nmi" = 0.5 }')
-    )
-    given = [
-        r | ({"final:macro-f1": r["seed"] * of} if of else {})
-        for row, score, of in (("a-x", 0.7, 0.125), ("b-x", 0.6, eighth))
-        for r in [
-            result(row, s, score + 0.001 * s * (row == "a-x")) for s in range(1, 6)
-        ]
-    ]
-    more = load_study("more", tmp_path)
-    text = text_of(more, given)
-    assert "| row | seeds | ACC | least | paper ACC |" in text
-    assert "| a-x | 1, 2, 3, 4, 5 | 0.6030 ± 0.0016 | 0.1250 | 0.9000 ± 0.02 |" in text
-    line = next(t for t in text.splitlines() if t.startswith("| a-x - b-x |"))
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    by_split = "+10.1 +10.2 +10.3 +10.4 +10.5"
-    told = ["+10.30 [+10.10, +10.50]", by_split, f1, verdict, "+10.00"]
-    assert cells[2:] == [cell for cell in told if cell != "-"]
-    ((_, _, drawn),) = figures._entries(more, more.tables[0], by_row(given))
-    assert drawn == verdict
-
-
-def test_every_study_of_the_project_names_presets():
-    names = {*controls.NAMES}
-    for path in FOLDER.glob("*.toml"):
-        found = load_study(path.stem)
-        pairs = [p for t in (*found.tables, *found.figure) for p in t.differences]
-        for row in {
-            *(r for shown in found.tables for r in shown.rows),
-            *(r for two in pairs for r in two),
-            *found.targets,
-        } - {"own round 0"}:
-            preset, _, other = row.partition(" (")
-            for name in names:
-                preset = preset.replace(f"control-{name}-", "fclg-")
-            config = {**defaults(), **load_preset(preset)}
-            assert not other or all(
-                part.partition("=")[0] in config for part in other[:-1].split(", ")
-            )
 
 
 def test_the_program_adds_to_its_file_and_prints_from_it_alone(run, tmp_path, capsys):

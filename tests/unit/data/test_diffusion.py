@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from datasets import diffusion
 from datasets.diffusion import diffuse, load_diffusion
-from datasets.public.tu import load_tu
 from fedgraph_flwr.core.data import DiffusionSpec, GraphSet
 from fedgraph_flwr.core.errors import DataError
 
@@ -145,15 +144,6 @@ def test_a_graph_has_the_same_view_in_any_company():
         assert np.array_equal(getattr(whole, name), joined)
     edges = whole.edge_index[:, : whole.edge_ptr[1]].T.tolist()
     assert edges == sorted(edges)
-
-
-def test_views_of_proteins(data_dir, tmp_path):
-    graphs = load_tu("PROTEINS", data_dir=data_dir, cache_dir=str(tmp_path))
-    view = load_diffusion(graphs, PPR, cache_dir=str(tmp_path))
-    nodes = np.repeat(graphs.node_ptr[:-1], np.diff(view.edge_ptr))
-    sums = np.bincount(view.edge_index[1] + nodes, view.weight, graphs.num_nodes)
-    assert sums == pytest.approx(np.ones(graphs.num_nodes), abs=1e-6)
-    assert len(view.weight) == 579_371  # 13.3 entries per node, of 3.7 neighbours
 
 
 # --- refusals ---

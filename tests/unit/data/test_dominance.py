@@ -140,9 +140,6 @@ def test_dominance_is_passed_on_and_checked():
         )
 
 
-# --- iid-classwise ---
-
-
 # --- EMD ---
 
 

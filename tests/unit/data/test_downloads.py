@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets.cache import cache_root
-from datasets.public.moleculenet import RAW, load_moleculenet
-from datasets.public.node_graphs import NODE_SOURCES, load_node_graph
-from datasets.public.tu import find_raw, load_tu
+from datasets.public.moleculenet import load_moleculenet
+from datasets.public.node_graphs import load_node_graph
+from datasets.public.tu import load_tu
 from fedgraph_flwr.core.errors import DataError
 
 CERTIFICATES = Path(__file__).parents[3] / "examples" / "deployment" / "certificates.sh"
@@ -135,9 +134,8 @@ def test_a_download_is_kept(served, tmp_path, kind):
     assert load() == found
 
 
-@pytest.mark.parametrize("kind", UNPINNED)
-def test_a_certificate_that_nobody_trusts_is_refused(served, monkeypatch, kind):
-    load, path, content = UNPINNED[kind]
+def test_a_certificate_that_nobody_trusts_is_refused(served, monkeypatch):
+    load, path, content = UNPINNED["tu"]
     served[path] = content
     monkeypatch.delenv("SSL_CERT_FILE")
     with pytest.raises(DataError, match=r"CERTIFICATE_VERIFY_FAILED.*SSL_CERT_FILE"):
@@ -180,41 +178,3 @@ def test_what_is_no_archive_of_the_set_is_refused(served, tmp_path, content, pro
         load_tu("TINY")
     left = [p for p in (tmp_path / "cache").rglob("*") if p.is_file()]
     assert {p.suffix for p in left} == {".lock"}
-
-
-def publishers_bytes(data_dir: str):
-    """Each set that is downloaded here and lies there: a loader and what to serve."""
-    data = Path(data_dir)
-    for raw in sorted(data.glob("tudataset/*/raw")):
-        name = raw.parent.name
-        content = io.BytesIO()
-        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in raw.iterdir():
-                archive.write(file, f"{name}/{file.name}")
-        yield (
-            lambda n=name: find_raw(n, "", cache_root()),
-            {f"/{name}.zip": content.getvalue()},
-        )
-    for name, source in NODE_SOURCES.items():
-        raw = data / source.folder / name / "raw"
-        if source.pyg and raw.is_dir():
-            files = {f"/{f}": (raw / f).read_bytes() for f in source.files}
-            yield lambda n=name: load_node_graph(n, "raw"), files
-    for name, raw_file in RAW.items():
-        if raw_file.in_pyg and name != "MUV":  # that takes minutes
-            content = (
-                data / "moleculenet" / raw_file.key / "raw" / raw_file.file
-            ).read_bytes()
-            packed = {f"/{raw_file.file}.gz": gzip.compress(content, 1)}
-            files = {f"/{raw_file.file}": content, **packed}
-            yield lambda n=name: load_moleculenet(n), files
-
-
-def test_no_set_is_refused_whose_publishers_bytes_come(data_dir, served):
-    count = 0
-    for load, files in publishers_bytes(data_dir):
-        served.clear()
-        served.update(files)
-        load()
-        count += 1
-    assert count > 40

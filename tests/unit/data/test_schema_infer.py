@@ -122,8 +122,6 @@ def test_a_column_of_numbers_stays_one_whatever_stands_in_few_cells(tmp_path, od
     [
         (lambda i: f"{36 + i},5", "'36,5', which may mean 36.5"),  # seen often
         (lambda i: f"3,{633 + i}", "'3,633', which may mean 3633 or 3.633"),
-        (lambda i: f"3\u202f{633 + i}", "which may mean 3633"),
-        (lambda i: f"${i + 5}", "'$5', which may mean 5"),
         (lambda i: f"{i % 12 + 1:02d}/{i % 9 + 1:02d}/2024", "'01/01/2024')"),
     ],
 )
@@ -137,15 +135,6 @@ def test_what_is_written_as_no_number_or_date_is_told(tmp_path, value, told):
     target = site(tmp_path / "b", ylabel=quoted["age"])
     with pytest.raises(DataError, match=r"two are needed .*nothing between thousands"):
         infer_schema(target, min_count=2)
-
-
-@pytest.mark.parametrize(
-    "value", [lambda i: f"shop_{i % 20}", lambda i: "abcd"[i % 4] * 3]
-)
-def test_names_with_numbers_are_categories(tmp_path, value):
-    schema, notes = infer_schema(site(tmp_path, age=value), min_count=1)
-    assert [f.kind for f in schema.features] == ["category"] * 2
-    assert not any("nothing between thousands" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -176,12 +165,7 @@ def test_numbers_and_dates_far_from_0_are_centred(tmp_path, value):
     assert age.kind == "number" or abs(x).max() < 40  # years from 2020
 
 
-@pytest.mark.parametrize(
-    "mark",
-    [
-        *("NA", "unknown", "?", "\\N", "Not Determined"),
-    ],
-)
+@pytest.mark.parametrize("mark", ["NA", "\\N", "Not Determined"])
 def test_marks_of_what_is_not_known_are_told_and_are_no_class(tmp_path, mark):
     rows = [
         f"a{i},{mark if i % 4 == 1 else i / 7},{[mark, 'ok', 'bad'][i % 3]},"
@@ -208,34 +192,11 @@ def test_marks_of_what_is_not_known_are_told_and_are_no_class(tmp_path, mark):
     assert len(data.remarks) == 2
 
 
-def test_sodium_is_known_and_none_is_a_name(tmp_path):
-    schema, _ = infer_schema(
-        site(tmp_path / "a", kind=lambda i: ["Na", "K"][i // 2 % 2])
-    )
-    assert schema.features[1].categories == ("K", "Na")
-    names = {"ylabel": lambda i: ["none", "mild"][i % 2]}
-    schema, notes = infer_schema(site(tmp_path / "b", **names))
-    assert schema.classes == ("mild", "none")
-    assert "label of graphs.csv: classes mild (50.0%), none (50.0%)" in notes
-    build(tmp_path / "b", schema, bad_rows="refuse")
-    marks = {"ylabel": lambda i: ["unknown", "ok"][i % 2]}
-    schema, notes = infer_schema(site(tmp_path / "c", **marks))
-    assert schema.classes == ("ok", "unknown")
-    assert "label of graphs.csv: 'unknown' must serve as a class" in notes
-
-
 @pytest.mark.parametrize(
     ("values", "codes"),
     [
-        (lambda i: -999 if i % 4 == 0 else 18 + i, "-999"),
-        (lambda i: 9999 if i % 4 == 0 else i / 7, "9999"),
         (lambda i: [-999, 9999][i % 2] if i % 4 < 2 else 100 + i, "-999 9999"),
-        (
-            lambda i: "9999-12-31" if i % 4 == 0 else f"2024-01-{i % 28 + 1}",
-            "9999-12-31",
-        ),
         (lambda i: [-1, 0, 1, 2][i % 4], "-1"),
-        (lambda i: i % 9 + 1, ""),
         (lambda i: 10.0 ** (i / 4), ""),
     ],
 )
@@ -252,13 +213,13 @@ def test_a_number_far_from_all_others_that_many_rows_share_is_told(
         assert len(data.remarks) == len(codes)
 
 
-@pytest.mark.parametrize("value", [4711, "x", "2024-01-07", "True", 1])
+@pytest.mark.parametrize("value", [4711, "x", "2024-01-07"])
 @pytest.mark.parametrize("is_there", [1, 2])
 def test_a_column_with_one_value_is_left_out(tmp_path, value, is_there):
     cells = {"age": lambda i: value if i % is_there == 0 else ""}
     schema, notes = infer_schema(site(tmp_path, **cells))
     told = any("age of nodes is not used: it has one value" in note for note in notes)
-    may_tell = is_there == 2 and value in ("x", "True", 1)
+    may_tell = is_there == 2 and value == "x"
     assert told is not may_tell
     assert ("age" in to_toml(schema)) is may_tell
 
@@ -305,16 +266,7 @@ def test_another_scale_or_spelling_than_the_schema_knows_is_told(
         build(site(tmp_path / "c", **twins), schema, bad_rows="refuse")
 
 
-@pytest.mark.parametrize(
-    ("label", "classes"),
-    [
-        (lambda i: None if i % 5 == 0 else float(i % 2), ("0", "1")),
-        (lambda i: i % 2 == 1, ("False", "True")),
-    ],
-)
-def test_csv_and_parquet_files_of_one_table_give_one_schema_and_one_encoding(
-    tmp_path, label, classes
-):
+def test_csv_and_parquet_files_of_one_table_give_one_schema_and_one_encoding(tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     count, rng = 60, numpy_rng(0, "x")
     days = [datetime(2024, 1, 1 + i % 28, i % 24, tzinfo=UTC) for i in range(count)]
@@ -327,7 +279,7 @@ def test_csv_and_parquet_files_of_one_table_give_one_schema_and_one_encoding(
         "time": days,
         "kind": pa.array(["xy"[i % 2] for i in range(count)]).dictionary_encode(),
         "noise": rng.normal(size=count).round(3).tolist(),
-        "label": [label(i) for i in range(count)],
+        "label": [None if i % 5 == 0 else float(i % 2) for i in range(count)],
     }
     cells = [
         [str(v) for v in getattr(c, "to_pylist", lambda c=c: c)()]
@@ -346,7 +298,7 @@ def test_csv_and_parquet_files_of_one_table_give_one_schema_and_one_encoding(
     (parquet / "edges.csv").write_text("source,target\n")
     schema, _ = infer_schema(csv)
     assert to_toml(schema) == to_toml(infer_schema(parquet)[0])
-    assert schema.classes == classes
+    assert schema.classes == ("0", "1")
     kinds = ["number"] * 3 + ["date"] * 2 + ["category", "number"]
     assert [f.kind for f in schema.features] == kinds
     one, two = (build(f, schema, bad_rows="refuse")[0] for f in (csv, parquet))
@@ -376,22 +328,6 @@ def test_the_answer_is_no_feature_of_nodes(tmp_path):
     schema, notes = infer_schema(site(tmp_path, **answer))
     assert [f.column for f in schema.features] == ["age", "kind"]
     assert sum("is not used: so is called what" in note for note in notes) == 2
-
-
-@pytest.mark.parametrize(
-    ("column", "one", "other"),
-    [
-        ("kind", "No", "no"),
-        ("kind", "e\u0301", "\u00e9"),
-    ],
-)
-def test_names_that_look_alike_are_told(tmp_path, column, one, other):
-    names = {column: lambda i: [one, other][i // 2 % 2]}
-    _, notes = infer_schema(site(tmp_path, **names))
-    told = f"look like another's, such as {one!a} and {other!a}; if"
-    assert sum(told in note for note in notes) == 1
-    _, notes = infer_schema(site(tmp_path / "other"))
-    assert not any("look like another's" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -449,26 +385,6 @@ def test_nodes_without_features_have_degrees(tmp_path):
     schema, notes = infer_schema(site(tmp_path, age=None, kind=None))
     assert schema.degree == 16
     assert any("degrees" in note for note in notes)
-
-
-def test_one_graph(tmp_path):
-    rng = numpy_rng(0, "x")
-    rows = [
-        f"a{i},{rng.normal():.3f},{['', 'ok', 'bad'][i % 3]},{'train' if i % 3 else ''}"
-        for i in range(60)
-    ]
-    folder = own_files.write_graph(
-        tmp_path,
-        "\n".join(["node,v,label,split", *rows]) + "\n",
-        "source,target\n",
-        None,
-    )
-    schema, _ = infer_schema(folder)
-    assert schema.dataset == "graph-csv"
-    assert schema.classes == ("bad", "ok")
-    assert [f.column for f in schema.features] == ["v"]
-    with pytest.raises(DataError, match=r"needed; label more nodes, or lower --min"):
-        infer_schema(folder, min_count=21)
 
 
 def test_the_command(tmp_path, capsys):

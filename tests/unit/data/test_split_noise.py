@@ -154,7 +154,7 @@ def test_labels_that_cannot_be_wrong_are_refused():
     on_labels = {"split-noise-labels": 0.5}
     with pytest.raises(ConfigError, match="must be 0 for labels that are numbers"):
         toys.resolved("fedavg multi-task", dataset="ESOL", **on_labels)
-    with pytest.raises(ConfigError, match="must be 0 for embeddings"):
+    with pytest.raises(ConfigError, match="must be 0, as no label is learned from"):
         toys.resolved("fclg", **on_labels)
     with pytest.raises(ConfigError, match="split-noise-edges must be a finite number"):
         toys.resolved("fedavg", **{"split-noise-edges": 1.5})

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 
 import numpy as np
 import pytest
@@ -156,12 +155,8 @@ def test_split_refuses_too_few_and_repeats():
 # --- the published setting ---
 
 
-@pytest.mark.skipif(
-    not os.environ.get("FEDGRAPH_DATA"),
-    reason="set FEDGRAPH_DATA to a folder with tudataset/PROTEINS/raw",
-)
-def test_pinned_splits_of_proteins(tmp_path):
-    config = toys.run_settings(cache_dir=str(tmp_path))
+def test_pinned_splits_of_proteins(data_dir, tmp_path):
+    config = toys.run_settings(data_dir=data_dir, cache_dir=str(tmp_path))
     parts = [datasets.load_partition(config, client) for client in range(10)]
     sizes = [109, 114, 101, 123, 107, 111, 107, 128, 103, 110]
     assert [len(part.graphs) for part in parts] == sizes

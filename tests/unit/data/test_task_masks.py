@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import toys
 
-import datasets
 from datasets.splits import assign_tasks, mask_tasks
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.errors import ConfigError
@@ -102,20 +101,3 @@ def test_masks_are_part_of_the_split_hash():
     }
     assert len(hashes) == 4
     assert replace(plain, task_ids=None).split_hash == plain.split_hash
-
-
-def test_real_clients_together_learn_every_task(data_dir):
-    run = toys.run_settings(
-        dataset="SIDER",
-        features="atoms",
-        partition="quantity-skew",
-        num_clients=4,
-        task_masks="exclusive",
-        data_dir=data_dir,
-    )
-    clients = [datasets.load_partition(run, c) for c in range(4)]
-    assert sorted(t for c in clients for t in c.owned_tasks) == list(range(27))
-    for client in clients:
-        seen = ~np.isnan(client.graphs.y[client.train])
-        assert set(np.flatnonzero(seen.any(axis=0))) == set(client.owned_tasks)
-        assert not np.isnan(client.graphs.y[client.test]).any()
