@@ -356,6 +356,29 @@ def sent_models(monkeypatch) -> dict[int, dict[str, np.ndarray]]:
     return sent
 
 
+def on_delivery(
+    monkeypatch,
+    *,
+    before: Callable[[InlineGrid, Message], None] = lambda *_: None,
+    after: Callable[[Message, Message], None] = lambda *_: None,
+) -> None:
+    """Call ``before(grid, message)`` and ``after(message, reply)`` for each message."""
+    deliver = InlineGrid.deliver
+
+    def watched(self, message):
+        before(self, message)
+        reply = deliver(self, message)
+        after(message, reply)
+        return reply
+
+    monkeypatch.setattr(InlineGrid, "deliver", watched)
+
+
+def round_of(message: Message) -> Value | None:
+    """Round of a message; None at roll call."""
+    return message.content.get("header", {}).get("server-round")
+
+
 def lose_reply(monkeypatch, *, server_round: int, client: int) -> None:
     """Let the reply of a client's node get lost after the node has computed it."""
     deliver = InlineGrid.deliver

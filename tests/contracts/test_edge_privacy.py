@@ -14,7 +14,6 @@ import pytest
 import toys
 from matrix import mostly_slow
 
-from clients.base import GraphClient
 from clients.privacy import noisy_views
 from clients.privacy.site import check_features
 from fedgraph_flwr import client_app
@@ -22,7 +21,6 @@ from fedgraph_flwr.core.data import pointer
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.privacy_settings import PrivacySettings
 from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING
-from fedgraph_flwr.node import serve
 
 TAKE_NOISE = [m for m in toys.CASES if toys.row(m).task.takes_edge_noise]
 POOLS = [m for m in toys.of_task(GRAPH_EMBEDDING) if toys.row(m).has_server_model]
@@ -168,24 +166,3 @@ def test_a_run_that_rewires_or_shuffles_what_gets_noise_is_refused(kind):
     """One edge less would change what else is rewired, and hide degrees."""
     with pytest.raises(ConfigError, match="split-noise-features must be 0 in a run"):
         toys.resolved("fedavg", **NOISY, **{f"split-noise-{kind}": 0.1})
-
-
-@pytest.mark.parametrize("method", ["fedavg", "fgcl"])
-def test_what_is_collated_for_a_private_client_has_no_edges(run, monkeypatch, method):
-    """This holds for methods that draw views; the others are given noisy graphs."""
-    given = []
-    train = GraphClient.participate
-
-    def spy(self, parcel, header):
-        given.append(self.job.data.graphs.edge_index.numel())
-        return train(self, parcel, header)
-
-    settings = {**NOISY, "features": toys.own(method).get("features", "labels")}
-    data = serve.load_data(toys.resolved(method, **settings), 0, toys.CPU, None)
-    assert not data.graphs.edge_index.numel()
-    assert not any(b.edge_index.numel() for b in data.evaluation)
-    assert data.partition.graphs.edge_index.size  # for the draw
-    monkeypatch.setattr(GraphClient, "participate", spy)
-    run(method, **settings)
-    assert len(given) == 3 * NOISY["num-server-rounds"]
-    assert all(bool(edges) == (method == "fedavg") for edges in given)

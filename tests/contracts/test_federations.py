@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,32 +10,25 @@ import toys
 from matrix import one_per_strategy
 from oracles.gin import twin
 from plain_fedavg import plain_fedavg
+from stops import resumed
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from clients.tasks.graph_classifier import GraphClassifierClient
-from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.tasks import GRAPH_CLASSIFICATION
 from fedgraph_flwr.core.wire import unpack
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.printed import summary_table
 from simulations.contract import failing_client
-from simulations.inline import InlineGrid
 from strategies.fedavg import FedAvg
 
 FEDERATED = one_per_strategy(toys.federated())
 CLASSIFIERS = pytest.mark.parametrize("method", toys.of_task(GRAPH_CLASSIFICATION))
-CLUSTERED = pytest.mark.parametrize("method", ["gcfl", "gcfl+"])
 EAGER = {  # splits as soon and as often as it may
     "num-clients": 5,
     "batch-size": 64,
     "gcfl.mean-norm-threshold": 1e9,
     "gcfl.max-norm-threshold": 0.0,
 }
-
-
-def resume(run, part: toys.Run, method: str, **overrides) -> toys.Run:
-    kept = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
-    return run(method, **{**kept, "resume": str(part.path), **overrides})
 
 
 @CLASSIFIERS
@@ -99,7 +91,7 @@ def test_fedavg_is_a_plain_loop_of_pyg(run, shared):
 def test_a_method_that_did_nothing_of_its_own_is_marked(run, method, given, why):
     """Also if it split before a stop, and not after."""
     part = run(method, **{"num-server-rounds": 3}, **given)
-    whole = resume(run, part, method, **{"num-server-rounds": 4}, **given)
+    whole = resumed(run, part, method, **{"num-server-rounds": 4})
     for summary in (part.summary, whole.summary):
         assert summary["inert"].startswith(why)
         assert bool(summary["inert"]) == bool(why)
@@ -108,36 +100,15 @@ def test_a_method_that_did_nothing_of_its_own_is_marked(run, method, given, why)
     assert (len(part.summary["clusters"]) > 1) == (method == "gcfl")
 
 
-@CLUSTERED
-def test_resuming_between_splits_equals_never_stopping(run, method):
-    whole = run(method, **EAGER, **{"num-server-rounds": 5})
+def test_resuming_between_splits_equals_never_stopping(run):
+    whole = run("gcfl+", **EAGER, **{"num-server-rounds": 5})
     counts = [len(members) for members in whole.clusters.values()]
     assert 1 < counts[1] < counts[-1], "no split before and after the resume"
-    part = run(method, **EAGER, **{"num-server-rounds": 2})
-    resumed = resume(run, part, method, **EAGER, **{"num-server-rounds": 5})
-    assert resumed.clusters == whole.clusters
-    assert (resumed.sha, resumed.rounds) == (whole.sha, whole.rounds)
-    assert resumed.summary["best_snapshot"] == whole.summary["best_snapshot"]
-
-
-@pytest.mark.parametrize("method", ["fedpub", "gcfl+", "spreadgnn", "fclg"])
-def test_an_interrupted_round_is_repeated_without_a_trace(run, once, method, tmp_path):
-    """Client 2 falls over in round 2, after the others have trained and stored it."""
-    whole = once(method)
-    places = {"results-dir": str(tmp_path), "state-dir": str(tmp_path / "state")}
-    with (
-        failing_client(2, 2),
-        pytest.raises(RunFailedError, match="round 2: 2 of 3 clients"),
-    ):
-        run(method, **places)
-    (path,) = tmp_path.glob("2*")
-    resumed = resume(run, toys.Run(path, places), method)
-    assert resumed.sha == whole.sha
-    assert resumed.rounds == whole.rounds
-    assert resumed.clusters == whole.clusters
-    assert [row["round"] for row in resumed.ledger] == [
-        row["round"] for row in whole.ledger
-    ]
+    part = run("gcfl+", **EAGER, **{"num-server-rounds": 2})
+    again = resumed(run, part, "gcfl+", **{"num-server-rounds": 5})
+    assert again.clusters == whole.clusters
+    assert (again.sha, again.rounds) == (whole.sha, whole.rounds)
+    assert again.summary["best_snapshot"] == whole.summary["best_snapshot"]
 
 
 @FEDERATED
@@ -148,32 +119,18 @@ def test_a_client_that_missed_the_first_round_joins_the_second(run, method):
     assert set(finished.summary["final"]["per_client"]) == {"0", "1", "2"}
 
 
-def test_a_failed_first_round_leaves_a_summary(run, tmp_path):
-    with (
-        failing_client(1, 1),
-        pytest.raises(RunFailedError, match=r"client 1: .* disk full"),
-    ):
-        run("fedavg", **{"results-dir": str(tmp_path)})
-    summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
-    assert (summary["status"], summary["rounds"]) == ("failed", 0)
-
-
-@CLUSTERED
-def test_a_message_of_the_papers_model_carries_24960_floats(run, method, monkeypatch):
+def test_a_message_of_the_papers_model_carries_24960_floats(run, monkeypatch):
     floats: dict[str, list[int]] = {"down": [], "up": []}
-    deliver = InlineGrid.deliver
 
-    def spy(self, message):
-        reply = deliver(self, message)
-        for way, content in (("down", message.content), ("up", reply.content)):
-            for parcel in unpack(content)[0].values():
+    def spy(*both):
+        for way, message in zip(("down", "up"), both, strict=True):
+            for parcel in unpack(message.content)[0].values():
                 assert all(a.dtype == np.float32 for a in parcel.arrays.values())
                 floats[way].append(sum(a.size for a in parcel.arrays.values()))
-        return reply
 
-    monkeypatch.setattr(InlineGrid, "deliver", spy)
+    toys.on_delivery(monkeypatch, after=spy)
     sizes = {"hidden-dim": 64, "num-layers": 3, "num-server-rounds": 1}
-    finished = run(method, **sizes)
+    finished = run("gcfl", **sizes)
     # roll call (nothing), one round, evaluation (down only); three clients each
     assert floats["up"] == [0] * 3 + [24_960] * 3 + [0] * 3
     assert floats["down"] == [24_960] * 6

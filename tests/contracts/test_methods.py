@@ -33,13 +33,6 @@ MEASURED = [
     *toys.of_task(MULTI_TASK_CLASSIFICATION),
     *toys.of_task(NODE_CLASSIFICATION),
 ]
-# A method with one client, and the self-train of the same task.
-ALONE = [
-    *((m, "local") for m in toys.federated(GRAPH_CLASSIFICATION)),
-    ("fclg", "local graph-embedding"),
-    ("fedavg multi-task", "local multi-task"),
-    ("fedgmtl", "local multi-task"),
-]
 
 
 @ALL
@@ -243,17 +236,6 @@ def test_fedprox_without_its_term_equals_fedavg_to_the_byte(run, once):
     prox = {"batch-size": 4, "fedprox.mu": 0.0}
     assert run("fedprox", **prox).sha == once("fedavg").sha
     assert run("fedprox", **{"fedprox.mu": 1.0}).sha != once("fedavg").sha
-
-
-@pytest.mark.parametrize(("method", "partner"), ALONE)
-def test_one_client_alone_is_self_train(run, method, partner):
-    neutral = {"fedprox.mu": 0.0, "moon.mu": 0.0, "fclg.inter": "none"}
-    neutral |= {"fedgmtl.task-reg": 0.0}
-    ours, local = (run(m, **neutral, **{"num-clients": 1}) for m in (method, partner))
-    found = local.values("loss", "accuracy")
-    for key, value in found.items():
-        assert ours.values("loss", "accuracy")[key] == pytest.approx(value, abs=1e-5)
-    assert found
 
 
 @ALL

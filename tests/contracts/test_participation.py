@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import toys
 from matrix import mostly_slow, one_per_strategy
+from stops import resumed
 
 from clients.base import GraphClient
 from fedgraph_flwr.core.errors import ConfigError, RunFailedError
@@ -86,12 +87,11 @@ def test_resuming_draws_the_same_clients_and_holds_out_the_same(run, trained):
     everyone = {t: list(clients) for t, clients in trained.items()}
     part = run("fedavg", **half)
     trained.clear()
-    again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
-    resumed = run("fedavg", **longer, **again, resume=str(part.path))
+    again = resumed(run, part, "fedavg", **longer)
     assert trained == {t: everyone[t] for t in (3, 4)}
-    assert (resumed.sha, resumed.rounds) == (whole.sha, whole.rounds)
+    assert (again.sha, again.rounds) == (whole.sha, whole.rounds)
     for key in ("held_out_clients", "final"):
-        assert resumed.summary[key] == whole.summary[key]
+        assert again.summary[key] == whole.summary[key]
 
 
 def test_only_clients_of_the_round_can_fail_it(run, monkeypatch):
@@ -204,7 +204,7 @@ def test_methods_without_a_model_for_newcomers_hold_nobody_out(method):
     reason = found.strategy.NO_HOLD_OUT
     if found.task is GRAPH_EMBEDDING:
         reason = "measured after the same rounds"
-    with pytest.raises(ConfigError, match=f"held-out-clients must be empty .*{reason}"):
+    with pytest.raises(ConfigError, match=f"held-out-clients must be empty.*{reason}"):
         toys.resolved(method, **HELD_OUT)
 
 

@@ -34,7 +34,6 @@ from fedgraph_flwr.core.wire import (
 from fedgraph_flwr.node import serve
 from fedgraph_flwr.node.policy import OPEN, Policy
 from fedgraph_flwr.resolve import defaults
-from simulations.inline import InlineGrid
 
 STRICT = {
     "update_clip_max": 0.5,
@@ -81,18 +80,15 @@ def one_per_reply():
 def left(monkeypatch):
     """Contents of all that leaves nodes, in order, with the kind of message."""
     found = []
-    deliver = InlineGrid.deliver
 
-    def keep(self, message):
-        reply = deliver(self, message)
+    def keep(message, reply):
         kind = message.metadata.message_type
         if reply.has_error():
             found.append((kind, str(reply.error.reason).split("\nTraceback")[0]))
         else:
             found.append((kind, reply.content))
-        return reply
 
-    monkeypatch.setattr(InlineGrid, "deliver", keep)
+    toys.on_delivery(monkeypatch, after=keep)
     return found
 
 
@@ -169,17 +165,15 @@ def test_the_gate_holds_where_nothing_was_checked_before(
     """The policy is tightened after roll call, and no check before the run is left."""
     asks = ("pooled_evaluation", "raw_features", "statistics")
     nodes = sites(tmp_path, **dict.fromkeys(asks, True))
-    deliver = InlineGrid.deliver
 
-    def tighten(self, message):
+    def tighten(grid, message):
         if message.metadata.message_type != "query":
             monkeypatch.setattr(Policy, "check_run", lambda *_: None)
             strict = toys.policy(tmp_path, **STRICT)
-            for context in self._contexts.values():
+            for context in grid._contexts.values():
                 context.node_config |= strict
-        return deliver(self, message)
 
-    monkeypatch.setattr(InlineGrid, "deliver", tighten)
+    toys.on_delivery(monkeypatch, before=tighten)
     with suppress(RunFailedError):  # of methods that send nothing it goes on
         run(method, node_configs=nodes, **{"num-server-rounds": 1, **options})
     after = [(kind, c) for kind, c in left if kind != "query"]

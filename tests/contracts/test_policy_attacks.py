@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from fedgraph_flwr.core.wire import AUDIT_HEAD, Parcel, pack, record_sizes, unpa
 from fedgraph_flwr.node.gate import KINDS, Visit, let_out
 from fedgraph_flwr.node.policy import Policy
 from fedgraph_flwr.resolve import defaults, resolve
-from simulations.inline import InlineGrid
 
 ONE_ROUND = {"num-server-rounds": 1}
 SCORES = {"eval/test/post_aggregation/accuracy": 0.75, "grad-norm": 0.5}
@@ -30,16 +28,13 @@ SCORES = {"eval/test/post_aggregation/accuracy": 0.75, "grad-norm": 0.5}
 def heads(monkeypatch):
     """Heads of audit logs as the server receives them, with kinds of messages."""
     found = []
-    deliver = InlineGrid.deliver
 
-    def keep(self, message):
-        reply = deliver(self, message)
+    def keep(message, reply):
         if not reply.has_error():
             head = unpack(reply.content)[1].get(AUDIT_HEAD)
             found.append((message.metadata.message_type, head))
-        return reply
 
-    monkeypatch.setattr(InlineGrid, "deliver", keep)
+    toys.on_delivery(monkeypatch, after=keep)
     return found
 
 
@@ -91,15 +86,12 @@ def test_a_failure_carries_no_number_but_privacy_and_time(
 
     monkeypatch.setattr(GraphClient, "participate", failing)
     left = []
-    deliver = InlineGrid.deliver
 
-    def keep(self, message):
-        reply = deliver(self, message)
+    def keep(message, reply):
         if message.metadata.message_type == "train":
             left.extend(unpack(reply.content)[0].values())
-        return reply
 
-    monkeypatch.setattr(InlineGrid, "deliver", keep)
+    toys.on_delivery(monkeypatch, after=keep)
     node = {"clients": "0,1,2", "state-dir": str(tmp_path)}
     with pytest.raises(RunFailedError, match=r"(ValueError|PolicyError): see"):
         run("fedavg", node_configs=[{**node, **toys.policy(tmp_path, **policy)}])
@@ -189,26 +181,6 @@ def test_a_number_leaves_if_the_method_declares_it_and_the_policy_agrees(
     assert ("grad-norm" in left.metrics) == (not why)
 
 
-# A message that is too much for the log ----------------------------------------------
-
-
-@pytest.mark.usefixtures("task_identity")
-def test_a_message_for_very_many_clients_does_not_spoil_the_log(toy_data, tmp_path):
-    """Its line is longer than what is read to find the last line."""
-    node = {"clients": "0", "state-dir": str(tmp_path)}
-    call = pack({}, {"experiment": "e"})
-    answer(node, "query", call)
-    many = {f"{10**8 + c}/metrics": MetricRecord({}) for c in range(40_000)}
-    content = RecordDict({"header": ConfigRecord(header()), **many})
-    with pytest.raises(RunFailedError, match="WireError: see"):
-        answer(node, "train", content)
-    text = (tmp_path / "audit.jsonl").read_text()
-    assert max(map(len, text.splitlines())) > 2**18
-    parcels, about = answer(node, "query", call)
-    assert set(parcels) == {0}
-    assert "error" not in about
-
-
 # A dry run deletes what it has left, and nothing else --------------------------------
 
 
@@ -233,32 +205,3 @@ def test_a_dry_run_cannot_delete_another_experiment(toy_data, tmp_path, clients)
     assert kept.read_text() == "state"
     assert bound_runs(tmp_path)["e"] == notes["e"]
     bind_config(tmp_path, "e", config)  # and it is bound to what it was
-
-
-# The policy file, changed between two looks ------------------------------------------
-
-
-def test_the_log_names_the_policy_that_was_applied(run, tmp_path, monkeypatch):
-    """The file is another after each time that it is read; a message reads it once."""
-    node = {"clients": "0,1,2", "state-dir": str(tmp_path)}
-    node |= toys.policy(tmp_path, scores=False)
-    path = Path(node["policy"])
-    strict, read, given = path.read_bytes(), Path.read_bytes, []
-
-    def swapping(place):
-        if place != path:
-            return read(place)
-        given.append(b"" if len(given) % 2 else strict)
-        return given[-1]
-
-    monkeypatch.setattr(Path, "read_bytes", swapping)
-    run("fedavg", node_configs=[node], **{"num-server-rounds": 2})
-    asked = [x for x in lines(tmp_path) if x["event"] == "asked"]
-    told = [x["policy_sha256"] for x in asked]
-    assert told == [hashlib.sha256(text).hexdigest() for text in given]
-    rounds = {x["round"]: text == strict for x, text in zip(asked, given, strict=True)
-              if "round" in x}  # fmt: skip
-    assert set(rounds.values()) == {True, False}
-    for line in lines(tmp_path):
-        if "round" in line and (line.get("withheld") or line.get("score")):
-            assert (line.get("withheld") == ["scores"]) == rounds[line["round"]]

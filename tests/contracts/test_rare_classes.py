@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import re
 from collections import defaultdict
 from statistics import fmean
@@ -15,13 +14,11 @@ import toys
 from commands import at_site, fedgraph
 
 from fedgraph_flwr import server_app
-from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.tasks import NODE_CLASSIFICATION
 from fedgraph_flwr.core.wire import TRAIN_COUNT
 from fedgraph_flwr.results.printed import summary_table
 from fedgraph_flwr.results.record import RunRecord
 from fedgraph_flwr.results.selection import PRECISION
-from fedgraph_flwr.trained import load_model
 from simulations.inline import run_inline
 from strategies.round_report import Evaluation, Rarest
 
@@ -202,26 +199,3 @@ def test_a_site_that_keeps_scores_tells_no_counts(start, tmp_path):
 def test_the_rarest_class_is_that_of_all_clients_who_tell(told, expected):
     infos = [toys.info(c, train_counts=k) for c, k in enumerate(told)]
     assert Rarest.of(infos, may_choose=True) == expected
-
-
-@pytest.mark.parametrize("rare", ["fraud", "bad"])  # the second, the first by name
-def test_a_threshold_predicts_the_rarer_of_two_classes(start, tmp_path, capsys, rare):
-    classes = {"fraud": FEW, "bad": ["bad"] * 20 + ["good"] * 80}[rare]
-    run = start(nodes, [classes] * 2, **{"learning-rate": 0.0})
-    model = tmp_path / "state" / run.path.name / "client-0" / "model"
-    site = tmp_path / "data" / "0"
-    (site / "schema.toml").write_bytes((tmp_path / "data/schema.toml").read_bytes())
-    out = tmp_path / "p.csv"
-    command = ["predict", str(model), str(site), "--test", "--out", str(out)]
-    assert at_site(command) == 0
-    assert f"sort by p({rare}), largest first" in capsys.readouterr().out
-    p = sorted((float(r[f"p({rare})"]) for r in toys.csv_rows(out)), reverse=True)
-    assert at_site([*command, "--threshold", repr(p[2])]) == 0
-    rows = toys.csv_rows(out)
-    assert sum(r["prediction"] == rare for r in rows) == sum(v >= p[2] for v in p)
-    assert at_site([*command, "--threshold", "1"]) == 2
-    assert "must be a probability > 0 and < 1" in capsys.readouterr().err
-    found = load_model(model).predict_test(site)
-    assert (found.rarest, found.by_precision) == (rare, rare == "fraud")
-    with pytest.raises(ConfigError, match="is for two classes, or labels yes and no"):
-        dataclasses.replace(found, labels_of=["a", "b", "c"], threshold=0.5)

@@ -19,7 +19,6 @@ from stops import (
     damage_checkpoint,
     drop_checkpoints,
     list_rounds,
-    places,
     resumed,
     stopped,
 )
@@ -36,7 +35,6 @@ from fedgraph_flwr.results.folder import RunFolder
 from fedgraph_flwr.results.run_file import RunFile
 from fedgraph_flwr.trained.model_folder import read_about
 from simulations import contract
-from simulations.contract import Killed, killed_at_checkpoint
 
 # A stop at any moment --------------------------------------------------------------
 
@@ -121,21 +119,6 @@ def test_many_clients_have_fewer_checkpoints_and_measure_less(
     assert [r for r in range(1, 7) if settings.is_checkpoint(r, 6)] == expected
     often = list(range(1, 7)) if num_clients < 1000 else [5, 6]
     assert [r for r in range(1, 7) if settings.is_measured(r)] == often
-
-
-def test_a_longer_run_that_is_killed_leaves_no_stale_checkpoint(run, once, tmp_path):
-    seldom = {"evaluate-every": 3, "checkpoint-every": 3}
-    whole = once("fedavg", **seldom, **{"num-server-rounds": 10})
-    part = run("fedavg", **seldom, **{"num-server-rounds": 4}, **places(tmp_path))
-    longer = {"num-server-rounds": 10}
-    with killed_at_checkpoint(6, None), pytest.raises(Killed):
-        resumed(run, part, "fedavg", **longer)
-    # A round was done, and what it repeats is gone.
-    assert all(r < 4 for r in list_rounds(part.path, "checkpoint"))
-    again = resumed(run, part, "fedavg", **longer)
-    assert again.sha == whole.sha
-    assert again.rounds == whole.rounds
-    assert len(list_rounds(part.path, "checkpoint")) == 2
 
 
 POOLED = {"embedding.evaluation": "pooled", "embedding.rounds": "0,1,4"}

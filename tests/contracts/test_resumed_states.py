@@ -27,8 +27,7 @@ from fedgraph_flwr.core.errors import (
     WireError,
 )
 from fedgraph_flwr.node import serve
-from simulations.contract import Killed, killed_at_checkpoint
-from simulations.inline import InlineGrid
+from simulations.contract import Killed
 
 # A round counts for both sides or for neither --------------------------------------
 
@@ -107,44 +106,22 @@ def test_a_node_still_at_work_on_the_killed_run_changes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(ClientStore, "save", hold)
         part = stopped(run, "gcfl+", tmp_path, at=9, **some)
-    deliver, refused = InlineGrid.deliver, []
+    refused = []
 
-    def let_go(self, message):
-        if message.content.get("header", {}).get("server-round") == 8 and held:
+    def let_go(_, message):
+        if toys.round_of(message) == 8 and held:
             store, number, tensors, more = held.pop()
             store._unsaved = None
             try:
                 save(store, number, tensors, **more)
             except WireError as error:
                 refused.append(str(error))
-        return deliver(self, message)
 
-    monkeypatch.setattr(InlineGrid, "deliver", let_go)
+    toys.on_delivery(monkeypatch, before=let_go)
     again = resumed(run, part, "gcfl+")
     assert again.sha == once("gcfl+", **some).sha
     assert again.summary["failures"] == []
     assert ["is over at this site" in why for why in refused] == [True]
-
-
-def test_a_folder_restored_from_a_copy_of_another_branch_is_refused(
-    run, tmp_path, monkeypatch
-):
-    part = stopped(run, "fedstar", tmp_path, at=6, **SELDOM)  # it has done round 5
-    (path,) = (tmp_path / "state").glob(f"*/{STATES}")
-    of_client, states = "FROM states WHERE client = 1", Database(path, "")
-    copy = states.rows(f"SELECT * {of_client}")
-    fail_in(monkeypatch, 5)
-    with killed_at_checkpoint(8), pytest.raises(Killed):
-        resumed(run, part, "fedstar", **{"num-server-rounds": 9})
-    with states.transaction() as db:
-        db.execute(f"DELETE {of_client}")
-        db.executemany("INSERT INTO states VALUES (?, ?, ?, ?, ?)", copy)
-    longer = resumed(run, part, "fedstar", **{"num-server-rounds": 9})
-    found = longer.summary["failures"]
-    assert [(f["round"], f["client"]) for f in found] == [
-        (t, 1) for t in (5, 7, 8, 9, 10)
-    ]
-    assert all("after round 6 is gone" in f["reason"] for f in found[1:])
 
 
 @pytest.mark.parametrize("how", ["raises", "is killed"])
@@ -174,34 +151,12 @@ def test_a_longer_run_that_completes_no_round_takes_nothing_from_clients(
 
 def kill_when_answered(monkeypatch, server_round: int) -> None:
     """Kill the server when clients have done a round, before it does anything."""
-    deliver = InlineGrid.deliver
 
-    def kill(self, message):
-        reply = deliver(self, message)
-        if message.content.get("header", {}).get("server-round") == server_round:
+    def kill(message, _):
+        if toys.round_of(message) == server_round:
             raise Killed
-        return reply
 
-    monkeypatch.setattr(InlineGrid, "deliver", kill)
-
-
-def test_a_lost_reply_before_the_checkpoint_costs_no_state_after_it(
-    run, tmp_path, monkeypatch
-):
-    """Round 3 counts for neither side; its state must not pass for that of round 2."""
-    some = {"checkpoint-every": 3, "min-fit-replies": 0.5}
-    three, eight = {"num-server-rounds": 3}, {"num-server-rounds": 8}
-    with monkeypatch.context() as patch:
-        toys.lose_reply(patch, server_round=3, client=1)
-        part = run("gcfl+", nodes=3, **some, **three, **places(tmp_path))
-        whole = run("gcfl+", nodes=3, **some, **eight)
-    with monkeypatch.context() as patch:
-        kill_when_answered(patch, 5)
-        with pytest.raises(Killed):
-            resumed(run, part, "gcfl+", nodes=3, **eight)
-    again = resumed(run, part, "gcfl+", nodes=3, **eight)
-    assert [(f["round"], f["client"]) for f in again.summary["failures"]] == [(3, 1)]
-    assert again.sha == whole.sha
+    toys.on_delivery(monkeypatch, after=kill)
 
 
 def test_a_run_with_too_few_rounds_for_its_checkpoints_says_so(run, tmp_path):
@@ -234,15 +189,13 @@ def test_another_first_model_is_refused_where_a_run_begins_again(run, begun, tmp
 
 def lose_state(monkeypatch, root: Path, *, client: int, before_round: int) -> None:
     """Delete a client's state as a container without a volume does."""
-    deliver, todo = InlineGrid.deliver, [client]
+    todo = [client]
 
-    def lose(self, message):
-        header = message.content.get("header", {})
-        if header.get("server-round") == before_round and todo:
+    def lose(_, message):
+        if toys.round_of(message) == before_round and todo:
             lose_client(root / "state", todo.pop())
-        return deliver(self, message)
 
-    monkeypatch.setattr(InlineGrid, "deliver", lose)
+    toys.on_delivery(monkeypatch, before=lose)
 
 
 @one_per_strategy(toys.CASES, also=["fgcl"])
@@ -327,17 +280,14 @@ def test_a_resume_with_other_data_refuses_that_client(
 
 def test_data_that_change_in_mid_run_are_a_named_failure(run, toy_data):
     """A SuperNode loads its files anew for every message."""
-    deliver = InlineGrid.deliver
     with toy_data.context() as patch:
 
-        def late(self, message):
-            header = message.content.get("header", {})
-            if header.get("server-round") == 2:
+        def late(_, message):
+            if toys.round_of(message) == 2:
                 serve.kept_data.clear()
                 patch.setattr("datasets.load_partition", with_other(relabelled))
-            return deliver(self, message)
 
-        patch.setattr(InlineGrid, "deliver", late)
+        toys.on_delivery(patch, before=late)
         found = run("fedavg", **{"min-fit-replies": 0.5}).summary
     failed = [(f["round"], f["client"]) for f in found["failures"]]
     assert failed == [(2, 2), (3, 2), (4, 2)]

@@ -10,10 +10,6 @@ import math
 import numpy as np
 
 
-def sigmoid(z):
-    return 1 / (1 + math.exp(-z))
-
-
 def relatedness(features, min_std=1e-8):
     """R (10): mean of ``corrcoef`` over columns that vary in both clients."""
     n = len(features)
@@ -58,17 +54,6 @@ def averages(models, q):
     return [sum(q[i, j] * models[j] for j in range(len(models))) for i in range(len(q))]
 
 
-def shares_of_edges(x, gamma, noise, tau_g):
-    """p (6) as a symmetric matrix; ``noise[u, v]`` is omega - omega' for u < v."""
-    n, d = x.shape
-    p = np.zeros((n, n))
-    for u in range(n):
-        for v in range(u + 1, n):
-            a = float(np.dot(x[u], x[v])) / math.sqrt(d)
-            p[u, v] = p[v, u] = sigmoid((a - gamma + noise[u, v]) / tau_g)
-    return p
-
-
 def gcn(x, adjacency, convs):
     """Symmetric normalisation with loops, linear map, bias, ReLU; node by node."""
     n = len(x)
@@ -84,14 +69,6 @@ def gcn(x, adjacency, convs):
             out[u] += bias
         x = np.maximum(out, 0)
     return x
-
-
-def soft_cross_entropy(logits, shares):
-    total = 0.0
-    for row, share in zip(logits, shares, strict=True):
-        log_z = math.log(sum(math.exp(v) for v in row))
-        total -= sum(s * (v - log_z) for s, v in zip(share, row, strict=True))
-    return total / len(logits)
 
 
 def proximal(w, reference, weight):

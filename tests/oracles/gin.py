@@ -1,34 +1,13 @@
-"""GIN twice over: with dense NumPy matrices, and with PyG's own layers.
+"""GIN with PyG's own layers.
 
 Xu et al. 2019 (arXiv:1810.00826), grouped as in GCFL's ``models.py:GIN``.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import nn
 from torch_geometric.nn import GINConv, global_add_pool
-
-
-def affine(weights, name, x):
-    return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
-
-
-def dense_forward(weights, x, adjacency, *, num_layers):
-    """Logits of one graph from its dense adjacency matrix, in float64, no dropout."""
-    w = {n: np.asarray(a, np.float64) for n, a in weights.items()}
-    h = affine(w, "pre", x)
-    for layer in range(num_layers):
-        summed = np.zeros_like(h)
-        for v in range(len(h)):
-            summed[v] = h[v]
-            for u in range(len(h)):
-                summed[v] += adjacency[v, u] * h[u]
-        hidden = np.maximum(affine(w, f"convs.{layer}.mlp.0", summed), 0)
-        h = np.maximum(affine(w, f"convs.{layer}.mlp.2", hidden), 0)
-    pooled = h.sum(axis=0)
-    return affine(w, "readout", np.maximum(affine(w, "post", pooled), 0))
 
 
 class PygGIN(nn.Module):

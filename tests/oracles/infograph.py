@@ -1,12 +1,9 @@
-"""InfoGraph node by node in doubles, and its encoder from PyG's and torch's layers."""
+"""InfoGraph node by node in doubles."""
 
 from __future__ import annotations
 
 import numpy as np
-import torch
 from oracles.jsd import affine, dense, doubles, jsd, project
-from torch import nn
-from torch_geometric.nn import GINConv, global_add_pool
 
 
 def encode(w, graphs, *, batch_statistics):
@@ -55,55 +52,3 @@ def loss(model, graphs):
     whole = [project(w, "graph_projection", n.sum(axis=0)) for n in encoded]
     of = [g for g, n in enumerate(encoded) for _ in n]
     return jsd(nodes, whole, of)
-
-
-class PygInfoGraph(nn.Module):
-    """The encoder from ``GINConv`` and ``BatchNorm1d``, as in the authors' code."""
-
-    def __init__(self, num_features, hidden_dim, num_layers):
-        super().__init__()
-        widths = [num_features] + [hidden_dim] * (num_layers - 1)
-        self.convs = nn.ModuleList(
-            GINConv(
-                nn.Sequential(
-                    nn.Linear(width, hidden_dim),
-                    nn.ReLU(),
-                    nn.Linear(hidden_dim, hidden_dim),
-                )
-            )
-            for width in widths
-        )
-        self.norms = nn.ModuleList(nn.BatchNorm1d(hidden_dim) for _ in widths)
-
-    def forward(self, data):
-        x, outputs = data.x, []
-        for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = norm(conv(x, data.edge_index).relu())
-            outputs.append(x)
-        nodes = torch.cat(outputs, 1)
-        return nodes, global_add_pool(nodes, data.batch, size=data.num_graphs)
-
-    def ours(self):
-        """Name parameters and running values as our model does."""
-        renamed = {}
-        for name, tensor in self.state_dict(keep_vars=True).items():
-            group, number, *rest = name.split(".")
-            last = rest[-1]
-            if group == "norms" and last != "num_batches_tracked":
-                renamed[f"layers.{number}.norm.{last}"] = tensor
-            elif group == "convs" and last != "eps":
-                part = {"0": "inner", "2": "outer"}[rest[1]]
-                renamed[f"layers.{number}.{part}.{last}"] = tensor
-        return renamed
-
-
-def twin(model, num_features):
-    """PygInfoGraph with the tensors of our ``model`` copied in."""
-    layers = model.layers
-    reference = PygInfoGraph(num_features, layers[0].outer.in_features, len(layers))
-    reference.to(layers[0].norm.weight.dtype)
-    named = model.state_dict()
-    with torch.no_grad():
-        for name, tensor in reference.ours().items():
-            tensor.copy_(named[name])
-    return reference

@@ -1,12 +1,9 @@
-"""MVGRL with dense matrices in doubles, and its encoders from PyG's ``GCNConv``."""
+"""MVGRL with dense matrices in doubles."""
 
 from __future__ import annotations
 
 import numpy as np
-import torch
 from oracles.jsd import dense, doubles, jsd, prelu, project
-from torch import nn
-from torch_geometric.nn import GCNConv, global_add_pool
 
 
 def normalised(adjacency):
@@ -58,43 +55,3 @@ def embed(model, graphs, diffusions):
 def loss(model, graphs, diffusions):
     nodes, whole, of = forward(model, graphs, diffusions)
     return jsd(nodes[0], whole[1], of) + jsd(nodes[1], whole[0], of)
-
-
-class PygGCN(nn.Module):
-    """One encoder; normalises the edges it is given only if it gets no weights."""
-
-    def __init__(self, num_features, hidden_dim, num_layers, *, weighted):
-        super().__init__()
-        widths = [num_features] + [hidden_dim] * (num_layers - 1)
-        options = {"normalize": not weighted, "add_self_loops": not weighted}
-        self.convs = nn.ModuleList(GCNConv(w, hidden_dim, **options) for w in widths)
-        self.acts = nn.ModuleList(nn.PReLU() for _ in widths)
-
-    def forward(self, data, edge_index, edge_weight=None):
-        x, sums = data.x, []
-        for conv, act in zip(self.convs, self.acts, strict=True):
-            x = act(conv(x, edge_index, edge_weight))
-            sums.append(global_add_pool(x, data.batch, size=data.num_graphs))
-        return x, torch.cat(sums, 1)
-
-    def ours(self):
-        """Name parameters as our encoder does, with the shapes that ours have."""
-        renamed = {}
-        for number, (conv, act) in enumerate(zip(self.convs, self.acts, strict=True)):
-            renamed[f"layers.{number}.weight"] = conv.lin.weight
-            renamed[f"layers.{number}.bias"] = conv.bias
-            renamed[f"layers.{number}.act.weight"] = act.weight
-        return renamed
-
-
-def twin(encoder, num_features, *, weighted):
-    """PygGCN with the parameters of our ``encoder`` copied in."""
-    hidden_dim = len(encoder.layers[0].bias)
-    reference = PygGCN(num_features, hidden_dim, len(encoder.layers), weighted=weighted)
-    reference.to(encoder.layers[0].bias.dtype)
-    named = dict(encoder.named_parameters())
-    with torch.no_grad():
-        for name, parameter in reference.ours().items():
-            ours = named[name]
-            parameter.copy_(ours.t() if ours.dim() == 2 else ours)
-    return reference

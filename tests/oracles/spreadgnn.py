@@ -6,8 +6,6 @@ specification (Sec. 2.4, 2.5, 4.3); nothing of the code under test is used.
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 
 from .task_covariance import update
@@ -105,44 +103,3 @@ def course_of_omegas(neighbours, own, renewals, sent, eta):
             after.append(mine)
         course.append(after)
     return course
-
-
-def letter_bytes(shapes, *, own_tasks, known_tasks, width, is_sealed):
-    """Size of one letter, byte by byte.
-
-    ``shapes``: of the model's float32 tensors by name. safetensors: 8 bytes of length,
-    a JSON header padded with spaces to a multiple of 8, then the raw numbers.
-    """
-    arrays = {f"model/{name}": ("F32", shape) for name, shape in shapes.items()}
-    arrays |= {
-        "head_rows": ("F32", (own_tasks, width)),
-        "task_ids": ("I64", (own_tasks,)),
-        "omega": ("F32", (known_tasks, known_tasks)),
-        "omega_task_ids": ("I64", (known_tasks,)),
-        "counts": ("I64", (2,)),
-    }
-    # wide types first, then by name: so the format's writer orders them
-    order = sorted(arrays, key=lambda name: (arrays[name][0] != "I64", name))
-    entries, offset = {}, 0
-    for name in order:
-        kind, shape = arrays[name]
-        size = 8 if kind == "I64" else 4
-        for length in shape:
-            size *= length
-        offsets = [offset, offset + size]
-        entries[name] = {
-            "dtype": kind,
-            "shape": list(shape),
-            "data_offsets": offsets,
-        }
-        offset += size
-    header = len(json.dumps(entries, separators=(",", ":")))
-    contents = 8 + (header + 7) // 8 * 8 + offset
-    envelope = 4 + 32 + 4 + 4 + 4  # kind, run, round, sender, receiver
-    seal = 12 + 16 if is_sealed else 0  # nonce, tag
-    return envelope + seal + contents
-
-
-def letters_down(neighbours):
-    """Letters delivered per mixing round: sum_k |N_k|."""
-    return sum(len(peers) for peers in neighbours.values())

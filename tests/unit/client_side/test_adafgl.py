@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -101,16 +99,6 @@ def test_the_homophily_score_by_hand_and_by_the_oracle(tmp_path):
     want = oracle.homophily(ring, y.tolist(), order[:4], order[4:], 2)
     assert found == want
     assert homophily_score(graph, y, train[:0], 2, rng(0)) == 0.5
-
-
-@pytest.mark.parametrize(("far", "score"), [(10, 1.0), (11, 0.0)])
-def test_labels_spread_ten_steps_far(tmp_path, doubles, far, score):
-    path = np.eye(12, k=1) + np.eye(12, k=-1)
-    graph, y = clique_graph(tmp_path, [1] * 12, path)
-    rng = np.random.default_rng(1)
-    assert np.random.default_rng(1).permutation(2).tolist() == [0, 1]
-    # Where no label has come, both classes are as likely: the lowest counts.
-    assert homophily_score(graph, y, torch.tensor([0, far]), 2, rng) == score
 
 
 # Stages ----------------------------------------------------------------------------
@@ -214,18 +202,6 @@ def test_a_client_that_missed_its_first_own_round_still_gets_the_model(
         if r["direction"] == "down" and r["record"] == "arrays" and int(r["bytes"])
     }
     assert {(t, c) for t, c in got if t > 2} == {(3, 0), (3, 1), (3, 2), (4, 1)}
-
-
-def test_a_client_without_training_nodes_keeps_what_the_extractor_says(tmp_path):
-    part = replace(toys.make_node_partition(), train=np.arange(0))
-    client = make(tmp_path, method="adafgl", partition=part, **STAGES)
-    with torch.no_grad():
-        known = torch.softmax(client.model.extractor(client.graph, None), 1)
-    personal(client)
-    later = make(tmp_path, method="adafgl", partition=part, **STAGES)
-    later.load(Parcel(facts={"last-round": 3}), {"server-round": 4})
-    for one in (client, later):
-        torch.testing.assert_close(torch.softmax(one.logits(None), 1), known)
 
 
 def test_a_run_without_a_round_of_the_clients_own_is_doubted():

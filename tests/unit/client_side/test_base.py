@@ -14,12 +14,11 @@ from flwr.common import (
     parameters_to_ndarrays,
 )
 from oracles import fedprox as oracle
-from torch import nn
 
 from clients.job import Round
 from clients.tasks.graph_classifier import GraphClassifierClient
 from clients.training import make_optimizer
-from fedgraph_flwr.core.errors import DataError, PrivacyBudgetError, WireError
+from fedgraph_flwr.core.errors import PrivacyBudgetError, WireError
 
 ROUND = {"server-round": 1}
 
@@ -66,12 +65,6 @@ def test_fedprox_adds_its_term_to_value_and_gradient(tmp_path):
         assert torch.equal(
             prox.model.get_parameter(name).grad, plain.model.get_parameter(name).grad
         )
-
-
-def test_self_train_without_its_state_is_an_error_and_not_a_fresh_start(tmp_path):
-    client = toys.make_client(tmp_path, "local")
-    with pytest.raises(DataError, match="no private state of client 0 before round 2"):
-        client.fit([], {"server-round": 2, "last-round": 0})
 
 
 def test_a_client_that_must_not_send_has_not_done_the_round(tmp_path):
@@ -190,27 +183,6 @@ def test_flowers_classic_wrapper_drives_every_client(tmp_path, method):
 def told_of(reply):
     metrics = {k: v for k, v in reply.metrics.items() if k != "num-examples"}
     return {**metrics, **reply.facts}
-
-
-class _Odd(nn.Module):
-    """Shares a layer, has no bias, and buffers of either kind."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(2, 2, bias=False)
-        self.inner = nn.ModuleList([self.first, nn.BatchNorm1d(2)])
-        self.register_buffer("kept", torch.zeros(1))
-        self.register_buffer("not_kept", torch.zeros(1), persistent=False)
-        self.register_buffer("empty", None)
-
-
-def test_tensors_are_those_of_the_state_dict(tmp_path):
-    client = toys.make_client(tmp_path)
-    client.model = _Odd()
-    expected = client.model.state_dict(keep_vars=True)
-    found = client.tensors()
-    assert list(found) == list(expected)
-    assert all(found[name] is tensor for name, tensor in expected.items())
 
 
 def test_every_client_round_seed_and_purpose_has_a_stream_of_its_own(tmp_path):

@@ -10,7 +10,6 @@ from scipy.special import softmax
 from sklearn import metrics
 
 from clients.tasks.scores import (
-    Ranks,
     auc,
     class_f1,
     macro_f1,
@@ -81,23 +80,3 @@ def test_of_labels_of_one_class_nothing_can_be_ranked():
         assert np.isnan(of_classes(precision, rank_classes(logits, np.array(y)), 1))
     endless = np.array([[np.inf, 0.0], [0.0, 1.0]])
     assert np.isnan(of_classes(precision, rank_classes(endless, np.array([0, 1])), 1))
-
-
-@pytest.mark.parametrize("ties", [False, True])
-def test_rows_are_scored_as_scikit_learn_scores_each(ties):
-    for seed in range(6):
-        rng = np.random.default_rng(seed)
-        size, rows = int(rng.integers(1, 400)), int(rng.integers(2, 8))
-        odds = rng.normal(size=(rows, size))
-        odds = np.round(odds, 1) if ties else odds
-        labels = rng.integers(rows, size=size) == np.arange(rows)[:, None]
-        for ours, theirs in (
-            (auc, metrics.roc_auc_score),
-            (precision, metrics.average_precision_score),
-        ):
-            found = ours(Ranks(odds, labels))
-            for k in range(rows):
-                if 0 < labels[k].sum() < size:
-                    assert found[k] == pytest.approx(theirs(labels[k], odds[k]))
-                else:
-                    assert np.isnan(found[k])

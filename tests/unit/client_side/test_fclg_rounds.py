@@ -13,16 +13,13 @@ import torch
 import toys
 from matrix import mostly_slow
 from oracles import fclg as oracle
-from oracles import fedprox, infograph, mvgrl
+from oracles import infograph, mvgrl
 from oracles.jsd import dense
 
 from clients.fclg import FCLGClient
 from clients.moon import MoonClient
-from fedgraph_flwr import client_app
 from fedgraph_flwr.core import embedding_scores
 from fedgraph_flwr.core.errors import RunFailedError
-from fedgraph_flwr.core.wire import unpack
-from fedgraph_flwr.results import selection
 from simulations.contract import failing_client
 
 ROUND = {"server-round": 1}
@@ -35,11 +32,6 @@ SILENT = {**POOLED, "embedding.rounds": "", "num-server-rounds": 2}
 
 def weights(model) -> dict[str, torch.Tensor]:
     return {n: t.detach().clone().double() for n, t in model.state_dict().items()}
-
-
-def close(ours: dict, theirs: dict, atol: float) -> bool:
-    assert set(ours) == set(theirs)
-    return all(np.allclose(ours[n], theirs[n], rtol=0, atol=atol) for n in ours)
 
 
 # Rounds against the transcription ------------------------------------------------
@@ -152,16 +144,6 @@ def test_no_label_reaches_training(run, toy_data, method):
     assert false.rounds != true.rounds  # the scores do see them
 
 
-@pytest.mark.parametrize(
-    "method", mostly_slow(["fclg", "infograph", "mvgrl"], fast=["fclg"])
-)
-def test_pooled_runs_do_not_depend_on_the_nodes(once, method):
-    one, other = once(method, **POOLED), once(method, nodes=3, **POOLED)
-    assert (other.sha, other.rounds) == (one.sha, one.rounds)
-    for ours, theirs in zip(tables(one), tables(other), strict=True):
-        assert all(np.array_equal(ours[n], theirs[n]) for n in ours)
-
-
 # Evaluation: pooled --------------------------------------------------------------
 
 
@@ -250,110 +232,10 @@ def test_the_emd_in_the_summary_is_that_of_the_formula(run, toy_data):
     assert finished.summary["emd"] == pytest.approx(emd, abs=1e-12)
 
 
-def test_before_training_is_a_round_that_labels_may_choose():
-    table = {0: {0: 0.5, 1: 0.7}, 1: {0: 0.6}, 3: {0: 0.7, 1: 0.4}}
-    best = selection.best_labelled(table)  # round 1: 0.65, with 1 as before
-    assert (best["round"], best["num_clients_chosen_by"]) == (1, 2)
-    best = selection.best_labelled({**table, 1: {0: 0.5}})
-    assert (best["round"], best["mean"]) == (0, 0.6)
-
-
-@pytest.mark.slow
-def test_a_lost_client_does_not_change_the_number_of_classes(
-    run, toy_data, monkeypatch
-):
-    """Class 2 is with client 2 alone; k-means must look for 3 clusters all the same."""
-
-    def rare(settings, client_id):
-        partition = toys.federation(settings, client_id)
-        y = partition.graphs.y.copy()
-        y[: 5 * (client_id == 2)] = 2
-        graphs = replace(partition.graphs, y=y, num_classes=3)
-        return replace(partition, graphs=graphs)
-
-    asked, scores = [], embedding_scores.all_scores
-
-    def spy(*args, num_classes, **kw):
-        asked.append(num_classes)
-        return scores(*args, num_classes=num_classes, **kw)
-
-    toys.fail_when(monkeypatch, lambda client, _: client == 2)
-    monkeypatch.setattr("fedgraph_flwr.results.pooled.all_scores", spy)
-    with toy_data.context() as patch:
-        patch.setattr("datasets.load_partition", rare)
-        run("fclg", **POOLED, **{"min-fit-replies": 0.5})
-    assert asked == [3, 3, 3]
-
-
-@pytest.mark.slow
-def test_resuming_a_pooled_run_equals_never_stopping(run):
-    more = {**POOLED, "num-server-rounds": 4}
-    whole = run("fclg", **more)
-    part = run("fclg", **{**more, "num-server-rounds": 2})
-    again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
-    resumed = run("fclg", **more, **again, resume=str(part.path))
-    assert (resumed.sha, resumed.rounds) == (whole.sha, whole.rounds)
-    for key in ("final", "best_labelled", "emd", "class_counts", "bytes_up_evaluation"):
-        assert resumed.summary[key] == whole.summary[key]
-    for ours, theirs in zip(tables(resumed), tables(whole), strict=True):
-        assert all(np.array_equal(ours[n], theirs[n]) for n in theirs)
-
-
 # Evaluation: what leaves a site --------------------------------------------------
 
 
-def watch_replies(monkeypatch) -> list:
-    """Collect the parcels that nodes send up."""
-    sent, pack = [], client_app.pack
-
-    def spy(parcels, header=None):
-        content = pack(parcels, header)
-        sent.extend(unpack(content)[0].values())
-        return content
-
-    monkeypatch.setattr(client_app, "pack", spy)
-    return sent
-
-
-@pytest.mark.slow
-def test_pooled_clients_send_a_record_apart_in_evaluated_rounds(run, monkeypatch):
-    sent = watch_replies(monkeypatch)
-    finished = run("fclg", **POOLED)
-    shared = {f"shared/{n}" for n in toys.shared_keys("fclg")}
-    assert {n for parcel in sent for n in parcel.arrays} == shared
-    given = [parcel.evaluation for parcel in sent if parcel.evaluation]
-    assert len(given) == 3 * 3
-    assert {frozenset(g) for g in given} == {
-        frozenset(("embeddings", "labels", "graph_ids"))
-    }
-    rows = [row for row in finished.ledger if row["record"] == "evaluation"]
-    assert {(row["round"], row["client"]) for row in rows} == {
-        # Message t + 1 carries what is known of the model after round t.
-        (t, c)
-        for t in ("1", "2", "4")
-        for c in ("0", "1", "2")
-    }
-    assert {row["direction"] for row in rows} == {"up"}
-    assert finished.summary["bytes_up_evaluation"] == sum(int(r["bytes"]) for r in rows)
-
-
 REFUSED = r"PolicyError \(pooled-evaluation\): see docs/privacy.md"
-
-
-def test_it_does_train_where_its_embeddings_are_not_asked_for(run):
-    few = {**QUICK, "num-server-rounds": 1, "embedding.rounds": ""}
-    finished = run("fclg", node_configs=[{"clients": "0,1,2"}], **few)
-    assert finished.summary["status"] == "completed"
-
-
-def test_one_site_that_refuses_stops_the_run_before_any_training(
-    run, monkeypatch, tmp_path
-):
-    batches = watch_batches(monkeypatch, FCLGClient)
-    agreed = {"clients": "0,1", **toys.policy(tmp_path, pooled_evaluation=True)}
-    with pytest.raises(RunFailedError, match=REFUSED):
-        run("fclg", node_configs=[agreed, {"clients": "2"}], **POOLED)
-    assert batches == []
 
 
 @pytest.mark.parametrize("options", [QUICK, POOLED], ids=["local", "pooled"])
@@ -372,53 +254,7 @@ def test_every_site_keeps_the_embeddings_of_the_last_model(once, tmp_path, optio
         assert not list((root / f"client-{c}").glob("*.tmp"))
 
 
-# Evaluation: local ---------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_local_scores_are_those_of_each_client(run):
-    probed = {"num-clients": 2, "embedding.probe": True, "embedding.rounds": "0,1"}
-    finished = run("fclg", **probed)
-    root = finished.path.parents[1] / "state" / finished.summary["experiment"]
-    for c in range(2):
-        kept = np.load(root / f"client-{c}" / "embeddings.npz")
-        e, y = kept["embeddings"], kept["labels"]
-        expected = embedding_scores.all_scores(
-            e, y, num_classes=2, seed=10, headline="l2"
-        ) | embedding_scores.probe_scores(e, y, seed=10)
-        found = {
-            key[4]: value
-            for key, value in finished.values(*expected).items()
-            if key[:4] == ("3", str(c), "all", "post_aggregation")
-        }
-        assert found == expected
-    measured = {key[0] for key in finished.values("accuracy")}
-    assert measured == {"0", "1", "3"}
-    assert finished.summary["final"]["num_clients"] == 2
-
-
 # MOON ----------------------------------------------------------------------------
-
-
-# A method, the key of the term's weight, and the method without the term.
-TERMS = pytest.mark.parametrize(
-    ("method", "weight", "plain"),
-    [
-        ("moon", "moon.mu", "fedavg"),
-        ("infograph", "infomax.moon-mu", "infograph"),
-        ("mvgrl", "infomax.moon-mu", "mvgrl"),
-    ],
-)
-
-
-@pytest.mark.slow
-@TERMS
-def test_moon_without_weight_is_fedavg(once, method, weight, plain):
-    two = {"num-server-rounds": 2}
-    without = once(plain, **two).models["global"]
-    assert close(once(method, **two, **{weight: 0.0}).models["global"], without, 1e-6)
-    strong = once(method, **two, **{weight: 5.0}).models["global"]
-    assert not close(strong, without, 1e-4)
 
 
 @pytest.mark.parametrize("method", ["infograph", "mvgrl"])
@@ -444,26 +280,6 @@ def test_a_baseline_trains_on_the_loss_of_its_oracle(tmp_path, method):
 def slopes_of(loss, client) -> list[torch.Tensor]:
     parameters = list(client.model.parameters())
     return list(torch.autograd.grad(loss, parameters, retain_graph=True))
-
-
-@pytest.mark.parametrize("method", ["infograph", "mvgrl"])
-def test_fedprox_s_term_is_added_to_the_loss_of_a_baseline(tmp_path, method):
-    client = toys.make_client(tmp_path, method, **{"infomax.proximal-mu": 0.6})
-    toys.begun(client)
-    client.model.train()
-    named = dict(client.model.named_parameters())
-    received = {n: p.detach().numpy().copy() for n, p in named.items()}
-    with torch.no_grad():
-        for parameter in named.values():
-            parameter += 0.1
-    (batch,) = client.job.data.batches()
-    total, objective = client.loss(batch, None), client.objective(batch)
-    moved = {n: p.detach().numpy() for n, p in named.items()}
-    expected = fedprox.penalty(moved, received, 0.6)
-    assert (total - objective).item() == pytest.approx(expected, rel=1e-4)
-    pairs = zip(slopes_of(total, client), slopes_of(objective, client), strict=True)
-    for ours, plain in pairs:
-        torch.testing.assert_close(ours, plain + 0.6 * 0.1, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["infograph", "mvgrl"])

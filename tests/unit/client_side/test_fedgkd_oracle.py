@@ -195,19 +195,3 @@ def server(**overrides):
     made.clients = dict.fromkeys(range(3), info)
     made.initialise({})
     return made
-
-
-@pytest.mark.parametrize(("share", "is_warned"), [(0.45, False), (0.55, True)])
-def test_a_client_that_makes_up_half_of_all_averages_is_named(
-    monkeypatch, share, is_warned
-):
-    """The largest column of q, of three clients, sums to 3 times the share."""
-    q = np.full((3, 3), (1 - share) / 2)
-    q[:, 1] = share
-    lines = []
-    monkeypatch.setattr(
-        "strategies.fedgkd.log", lambda _, text, *rest: lines.append(text % rest)
-    )
-    server()._tell(2, np.eye(3), q)
-    warned = [line for line in lines if "client 1 makes up 55 % of all" in line]
-    assert len(warned) == is_warned

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 import toys
 from oracles import fedgkd as oracle
-from toys_fedgkd import ON_NODES, PLAIN, STATIC, fitted, make, start
+from stops import resumed
+from toys_fedgkd import ON_NODES, PLAIN, STATIC, fitted, make
 
 from clients.fedgkd import FedGKDClient
 from fedgraph_flwr.core.errors import ConfigError, WireError
 from fedgraph_flwr.methods.fedgkd import NOISE_SEED, X0, Y0
 from fedgraph_flwr.results.reader import read_matrices
-from fedgraph_flwr.view.drawers import draw_all
 from strategies.fedgkd import common_start
-from strategies.personal import AbstractPersonalStrategy
 
 
 def assert_same_models(ours: dict, theirs: dict, **tolerance):
@@ -37,32 +34,6 @@ def test_uniform_weights_without_a_pull_are_uniform_fedavg(run, once):
     assert sorted(ours.models) == ["client-0", "client-1", "client-2"]
     for model in ours.models.values():
         assert_same_models(model, plain.models["global"], atol=1e-6)
-
-
-def test_one_client_with_a_pull_is_local_proximal_training(run):
-    """Weights are 1, so the pull is towards the client's own model of the round."""
-    still = {"num-clients": 1, "dropout": 0.0, "num-server-rounds": 2}
-    ours = run("fedgkd", **still, **{"fedgkd.proximal-lambda": 0.05})
-    prox = run("fedprox", **ON_NODES, **still, **{"fedprox.mu": 0.1})
-    assert_same_models(ours.models["client-0"], prox.models["global"], atol=1e-6)
-
-
-@pytest.mark.slow
-def test_without_distillation_clients_are_alike_and_fedgkd_is_its_control(run):
-    """R is all ones, S one more on its diagonal: q_ii = e^tau_s / (e^tau_s + n - 1).
-
-    In the control q_ii is a + (1 - a) / n.
-    """
-    n, tau_s, pull = 3, 2.0, 0.05
-    own = np.exp(tau_s) / (np.exp(tau_s) + n - 1)
-    alike = {"fedgkd.feature-map": "X", "fedgkd.distil-steps": 0}
-    drawn = {"fedgkd.tau-s": tau_s, "fedgkd.proximal-lambda": pull}
-    ours = run("fedgkd", **alike, **drawn)
-    control = {"self-weight.a": float((n * own - 1) / (n - 1))}
-    theirs = run("self-weight", **control, **{"self-weight.proximal-lambda": pull})
-    assert len(ours.models) == n
-    for client, model in ours.models.items():
-        assert_same_models(model, theirs.models[client], atol=1e-6)
 
 
 # What travels, and what is stored ------------------------------------------------
@@ -164,17 +135,8 @@ def test_a_late_client_distils_from_the_same_start(run, monkeypatch):
 def test_static_distillation_resumes_where_it_was(run):
     whole = run("fedgkd", **STATIC)
     part = run("fedgkd", **STATIC, **{"num-server-rounds": 1})
-    places = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
-    resumed = run("fedgkd", **STATIC, **places, resume=str(part.path))
-    assert (resumed.sha, resumed.rounds) == (whole.sha, whole.rounds)
-
-
-def test_a_client_without_training_nodes_can_be_asked_for_static_features(tmp_path):
-    partition = replace(toys.make_node_partition(), train=np.array([], int))
-    found = fitted(make(tmp_path, partition=partition, **STATIC)).features()
-    assert all(np.isfinite(a).all() for a in found.values())
-    # Its gradients are 0, towards which no features move.
-    np.testing.assert_array_equal(found["fedgkd/features-x"], start()["fedgkd/x0"])
+    again = resumed(run, part, "fedgkd", **{"num-server-rounds": 3})
+    assert (again.sha, again.rounds) == (whole.sha, whole.rounds)
 
 
 # What goes wrong -------------------------------------------------------------------
@@ -198,45 +160,6 @@ def test_a_start_that_is_none_is_refused(tmp_path, name, sent, words):
     with pytest.raises(WireError, match=words):
         fitted(client, **{name: sent})
     assert client.job.store.rounds() == []  # it has not done the round
-
-
-@pytest.mark.slow
-def test_a_client_that_fails_keeps_its_average(run, monkeypatch):
-    seen, step = [], AbstractPersonalStrategy.step
-
-    def spy(self, server_round, replies):
-        step(self, server_round, replies)
-        seen.append(self.personal[1]["readout.bias"].copy())
-
-    toys.fail_when(monkeypatch, lambda *at: at == (1, 2))
-    monkeypatch.setattr(AbstractPersonalStrategy, "step", spy)
-    finished = run("fedgkd", **{"min-fit-replies": 0.5})
-    np.testing.assert_array_equal(seen[0], seen[1])
-    assert not np.array_equal(seen[1], seen[2])
-    q = read_matrices(finished.path, "q")[2]
-    assert np.isnan(q[1]).all()
-    assert np.isnan(q[:, 1]).all()
-    np.testing.assert_allclose(q[np.ix_([0, 2], [0, 2])].sum(1), 1)
-    drawn = {p.name for p in draw_all(finished.path)}
-    assert drawn >= {"relatedness.png", "weights.png"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedgkd", "fedpub", "fedstar", "fedsage+"])
-def test_a_client_without_edges_or_training_nodes_takes_part(run, toy_data, method):
-    def load(settings, client_id):
-        if client_id != 1:
-            return toys.federation(settings, client_id)
-        alone = toys.make_node_partition(1, num_nodes=25, density=0.0)
-        return replace(alone, train=np.arange(0))
-
-    with toy_data.context() as patch:
-        patch.setattr("datasets.load_partition", load)
-        finished = run(method)
-    assert finished.summary["failures"] == []
-    assert set(finished.summary["best_val"]["per_client"]) == {"0", "1", "2"}
-    for model in finished.models.values():
-        assert all(np.isfinite(array).all() for array in model.values())
 
 
 def test_settings_that_contradict_each_other_are_refused():

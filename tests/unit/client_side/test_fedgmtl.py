@@ -18,7 +18,7 @@ from fedgraph_flwr.core.wire import Parcel, select, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA
 from fedgraph_flwr.results.pooled import read_covariances, read_rounds
-from strategies.fedgmtl import FedGMTL, with_unit_trace
+from strategies.fedgmtl import FedGMTL
 
 MASKS = {"task-masks": "0;1;0-1"}  # of three clients
 EITHER = pytest.mark.parametrize("encoder", ["sage", "gat"])
@@ -187,15 +187,6 @@ def test_the_server_averages_omega_by_training_graphs(run):
     assert np.trace(model[OMEGA]) == pytest.approx(1, abs=1e-6)
     differ = [np.abs(sent[0][1] - sent[c][1]).max() for c in (1, 2)]
     assert min(differ) > 1e-6
-
-
-def test_a_mean_of_covariances_is_mended():
-    tilted = np.array([[0.6, 0.2], [0.1, 0.5]], np.float32)
-    mended = with_unit_trace(tilted)
-    np.testing.assert_allclose(
-        mended, [[0.6 / 1.1, 0.15 / 1.1], [0.15 / 1.1, 0.5 / 1.1]]
-    )
-    assert mended.dtype == np.float32
 
 
 @pytest.mark.parametrize("noisy", [(), (1,), (0, 1)])

@@ -9,14 +9,13 @@ import pytest
 import torch
 import toys
 from oracles import fedsage_plus as oracle
+from stops import resumed
 
 from clients import fedsage_plus, fedsage_plus_generator
 from clients.fedsage_plus import FedSagePlusClient
 from clients.fedsage_plus_generator import cross_loss
-from fedgraph_flwr.core.errors import ConfigError, RunFailedError
 from fedgraph_flwr.core.wire import Parcel, select, unpack
 from fedgraph_flwr.methods.fedsage_plus import ROWS, ROWS_OF
-from simulations.inline import InlineGrid
 
 CROSS = {"fedsage-plus.cross-client": True}
 # Otherwise no node of the toy federation gets a neighbour.
@@ -43,18 +42,15 @@ def cross(run):
 def mail(monkeypatch):
     """Parcels of every message, as (round, way, {client: parcel}); -1 for roll call."""
     seen: list[tuple[int, str, dict[int, Parcel]]] = []
-    deliver = InlineGrid.deliver
 
-    def spy(self, message):
-        reply = deliver(self, message)
+    def spy(message, reply):
         down, header = unpack(message.content)
         at = int(header.get("server-round", -1))
         seen.append((at, "down", down))
         if not reply.has_error():
             seen.append((at, "up", unpack(reply.content)[0]))
-        return reply
 
-    monkeypatch.setattr(InlineGrid, "deliver", spy)
+    toys.on_delivery(monkeypatch, after=spy)
     return seen
 
 
@@ -184,31 +180,15 @@ def test_others_are_sorted_by_number_and_not_by_name(tmp_path):
     assert [int(rows[0, 0]) for rows in found] == [1, 2, 10]
 
 
-def test_resuming_equals_never_stopping_and_asks_nobody_again(cross, mail):
+def test_resuming_equals_never_stopping_and_asks_nobody_again(run, cross, mail):
     whole = cross()
     part = cross(**{"num-server-rounds": 2})
-    places = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
     mail.clear()
-    resumed = cross(**places, resume=str(part.path))
+    again = resumed(run, part, "fedsage+", **{"num-server-rounds": 3})
     assert 0 not in {at for at, _, _ in mail}
     assert not any(rows_down(mail, 3).values())
-    assert (resumed.sha, resumed.rounds) == (whole.sha, whole.rounds)
-    assert resumed.summary["disclosed"] == whole.summary["disclosed"]
-
-
-@pytest.mark.slow
-def test_with_partial_participation_rows_wait_for_who_has_not_trained(cross, mail):
-    share = {"num-clients": 6, "client-fraction": 0.5, "num-server-rounds": 3}
-    cross(**share, patience=0)
-    given = [c for at, way, parcels in mail if (at, way) == (0, "up") for c in parcels]
-    assert sorted(given) == list(range(6))
-    trained: set[int] = set()
-    for server_round in (1, 2, 3, 4):  # 4 closes, with all clients
-        got = rows_down(mail, server_round)
-        assert {c for c, rows in got.items() if rows} == set(got) - trained
-        assert all(set(rows) == set(range(6)) - {c} for c, rows in got.items() if rows)
-        trained |= set(got)
-    assert trained == set(range(6))
+    assert (again.sha, again.rounds) == (whole.sha, whole.rounds)
+    assert again.summary["disclosed"] == whole.summary["disclosed"]
 
 
 # What goes wrong -----------------------------------------------------------------
@@ -227,35 +207,3 @@ def test_a_client_that_gave_nothing_is_named_and_its_rows_are_missing(
     got = rows_down(mail, 1)
     assert {c: sorted(rows) for c, rows in got.items()} == {0: [2], 1: [0, 2], 2: [0]}
     assert finished.summary["disclosed"].endswith("5 of client 0, 5 of client 2")
-
-
-def test_clients_that_send_no_rows_or_others_fail_by_name(cross, monkeypatch):
-    monkeypatch.setattr(FedSagePlusClient, "opening", lambda _: {})
-    with pytest.raises(RunFailedError, match=r"clients 0-2: .* lacks \['cross/rows'\]"):
-        cross()
-
-    def wide(self):
-        return {ROWS: np.zeros((2, 6 + self.job.client_id), np.float32)}
-
-    monkeypatch.setattr(FedSagePlusClient, "opening", wide)
-    with pytest.raises(RunFailedError, match=r"client 2: .*'cross/rows' .*\(2, 8\)"):
-        cross()
-
-
-# Privacy -------------------------------------------------------------------------
-
-
-def test_noise_on_updates_is_refused_beside_raw_rows():
-    with pytest.raises(ConfigError, match=r"feature rows of nodes.*, which noise on"):
-        toys.resolved("fedsage+", **CROSS, **{"privacy.update-clip": 1.0})
-    toys.resolved("fedsage+", **{"privacy.update-clip": 1.0})
-
-
-@pytest.mark.slow
-def test_a_site_that_did_not_agree_refuses_at_roll_call(run, cross, mail, tmp_path):
-    agreed = toys.policy(tmp_path, raw_features=True)
-    sites = [{"clients": "0,1", **agreed}, {"clients": "2"}]
-    with pytest.raises(RunFailedError, match=r"PolicyError \(raw-features\): see"):
-        cross(node_configs=sites)
-    assert {at for at, _, _ in mail} == {-1}
-    assert run("fedsage+", node_configs=sites).summary["status"] == "completed"

@@ -16,7 +16,6 @@ from clients.fedsage_plus_generator import (
     choose_neighbours,
     impair,
     train_generator,
-    unmended,
 )
 from clients.models import node_gnn
 from fedgraph_flwr.core.seeding import derive_seed
@@ -100,20 +99,6 @@ def test_blocks_of_nodes_change_nothing(monkeypatch):
         model, _, losses = trained(3)
         found.append((losses, list(model.parameters())))
     torch.testing.assert_close(found[0], found[1])
-
-
-def test_the_generator_learns_its_own_graph(global_rng_untouched):
-    model, classifier, losses = trained(60)
-    assert losses[-1] < 0.7 * losses[0]
-    first = trained(0)[1].parameters()
-    assert not any(map(torch.equal, first, classifier.parameters()))
-    x = torch.from_numpy(WHOLE.x)
-    adjacency = adjacency_of(WHOLE.edge_index.astype(np.int64), 20, CPU)
-    counts, features = model(unmended(adjacency, x), seeded())
-    assert counts.shape == (20,)
-    assert features.shape == (20, 2, 6)
-    assert counts.min() >= 0
-    assert features.abs().max() <= 1
 
 
 def test_the_graph_is_mended_once_and_what_is_made_stays_at_home(run, monkeypatch):

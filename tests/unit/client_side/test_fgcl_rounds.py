@@ -12,9 +12,7 @@ import toys
 from clients.fgcl import FGCLClient
 from clients.graphs import noisy_view
 from clients.losses import masked_bce
-from clients.privacy import laplace
 from fedgraph_flwr.core.errors import ConfigError, DataError
-from fedgraph_flwr.core.privacy_settings import NOISE_MODES
 from fedgraph_flwr.resolve import defaults, resolve
 
 ROUND = {"server-round": 1}
@@ -81,19 +79,6 @@ def test_views_too_large_to_be_kept_give_the_same(tmp_path, monkeypatch):
     torch.testing.assert_close(*found)
 
 
-@pytest.mark.parametrize("mode", NOISE_MODES)
-def test_views_drawn_once_are_made_ready_once(tmp_path, mode):
-    one = prepared(make(tmp_path, **TWO, **{"privacy.noise-mode": mode}))
-    two = FGCLClient(one.job)  # as for the next message
-    two.round = toys.replace(two.round, number=2)
-    two.look(0)
-    assert (two.view is one.view) == (mode == "once")
-    assert two.triangles is not one.triangles
-    ready = two.view
-    two.look(1)
-    assert (two.view is ready) == (mode != "per_epoch")
-
-
 def test_without_edges_only_nodes_matter(tmp_path):
     partition = toys.with_tasks(toys.make_partition())
     options = {"fgcl.views": "no-edges", "privacy.edge-epsilon": 0.0}
@@ -141,25 +126,6 @@ def test_batches_that_would_not_fit_are_refused_before_a_draw(
     with pytest.raises(DataError, match=f"Nothing was drawn. Set {key} to 2 or less"):
         make(tmp_path / "refused", **options)
     assert not list(tmp_path.glob("refused/**/site.sqlite3"))
-
-
-# Where noise goes -----------------------------------------------------------------
-
-
-def test_training_and_evaluation_never_see_the_clean_edges(tmp_path, monkeypatch):
-    """Once views are drawn, a client with other edges computes the same."""
-    drawn = make(tmp_path, **TWO)
-    expected = drawn.fit(toys.shared_arrays(drawn), ROUND)[2]
-
-    def forbidden(self, position):
-        raise AssertionError("adjacency was read again")
-
-    monkeypatch.setattr(laplace.GraphAdjacency, "upper_triangle", forbidden)
-    part = bare(drawn.job.data.partition)
-    blind = toys.make_client(tmp_path, "fgcl", partition=part, **TWO)
-    found = blind.fit(toys.shared_arrays(blind), ROUND)[2]
-    for name in (k for k in expected if k.startswith("eval")):
-        assert found[name] == expected[name]
 
 
 # Refused before training --------------------------------------------------------------

@@ -10,7 +10,7 @@ from torch_geometric.nn import GCNConv as PygGCN
 from torch_geometric.nn import SAGEConv as PygSAGE
 
 from clients.graphs.ops import SparseRows, dropout_mask, project_rows
-from clients.graphs.whole_graph import NodeData, NodeStructure
+from clients.graphs.whole_graph import NodeData
 from clients.models.node_gnn import GCNConv, NodeGNN, SAGEConv
 from fedgraph_flwr.core.data import GraphPartition
 
@@ -70,37 +70,6 @@ def test_convolutions_equal_those_of_pyg_with_their_gradients(graph, conv):
     grads = sorted(p.grad.norm().item() for p in layer.parameters())
     expected = sorted(p.grad.norm().item() for p in twin.parameters())
     assert grads == pytest.approx(expected, rel=1e-4)
-
-
-class Dense(NodeStructure):
-    """The same maps written with dense matrices, from their definitions."""
-
-    def __init__(self, graph):
-        n = graph.num_nodes
-        a = torch.zeros(n, n)
-        a[graph.edge_index[0], graph.edge_index[1]] = 1
-        loops = a + torch.eye(n)
-        root = torch.diag(loops.sum(1) ** -0.5)
-        self.gcn = root @ loops @ root
-        self.average = a / a.sum(1, keepdim=True).clamp(min=1)
-
-    def propagate(self, x):
-        return self.gcn @ x
-
-    def mean(self, x):
-        return self.average @ x
-
-
-@CONVS
-def test_a_dense_structure_gives_the_same_logits(graph, conv):
-    sizes = {"hidden_dim": 8, "num_layers": 2, "dropout": 0.5}
-    model = NodeGNN(6, 3, **sizes, generator=generator(), conv=conv)
-    whole, x = whole_of(graph), torch.from_numpy(graph.x)
-    dense = model.logits(x, Dense(graph))
-    torch.testing.assert_close(model(whole, None), dense, atol=1e-5, rtol=1e-5)
-    shape = (12, 8)
-    assert model.represent(x, Dense(graph)).shape == shape
-    assert model.represent(x, Dense(graph)).min() >= 0 > model.convolve(x, whole).min()
 
 
 def test_sparse_features_give_the_same_values_and_gradients():

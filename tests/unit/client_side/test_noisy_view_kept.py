@@ -10,7 +10,7 @@ import torch
 import toys
 
 from clients.graphs import noisy_view
-from clients.graphs.node_rows import DistinctRows, NodeRows, SpreadRows
+from clients.graphs.node_rows import NodeRows, SpreadRows
 from clients.graphs.noisy_view import KeptNoisyView, NoisyView, keep_view
 from clients.models.weighted_encoders import ENCODERS, GraphModel
 from clients.privacy.laplace import (
@@ -29,7 +29,6 @@ FEATURES = np.eye(3, 4, dtype=np.float32) + 0.5  # of three kinds of nodes
 GRAPHS = GraphSet(**{**vars(RANDOM), "x": FEATURES[KINDS]})
 SIZES = np.diff(GRAPHS.node_ptr)
 SEEN = np.arange(2, NUM)  # the views lack two graphs
-CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 NODES = NodeRows(GRAPHS, toys.CPU)
 
 
@@ -95,27 +94,6 @@ def test_kept_are_matrices_and_features_once(monkeypatch):
     monkeypatch.setattr(KeptNoisyView, "matrices", forbidden)
     monkeypatch.setattr(KeptNoisyView, "parts", forbidden)  # over all rows, to spread
     assert torch.equal(embeddings_and_gradients("gcn", kept, rows)[0], first)
-
-
-def test_too_many_kinds_of_nodes_are_spread_step_by_step(monkeypatch):
-    cut, kept = both()
-    rows = rows_of(cut)
-    expected = embeddings_and_gradients("gcn", cut, rows)[0]
-    monkeypatch.setattr(noisy_view, "MAX_KEPT", 3 * 2 * int(SIZES[SEEN].sum()) - 1)
-    assert type(kept.nodes(rows).x) is DistinctRows
-    found = embeddings_and_gradients("gcn", kept, rows)[0]
-    torch.testing.assert_close(found, expected, **CLOSE)
-
-
-def test_a_batch_too_large_for_its_padding_is_cut_anew(monkeypatch):
-    cut, kept = both()
-    rows = rows_of(cut)
-    expected = embeddings_and_gradients("gcn", cut, rows)[0]
-    cells = int((cut.num_nodes[rows] ** 2).sum())
-    monkeypatch.setattr(noisy_view, "MAX_CELLS", cells)
-    assert sum(m.numel() for m in kept.rows(rows).buckets) == cells
-    found = embeddings_and_gradients("gcn", kept, rows)[0]
-    torch.testing.assert_close(found, expected, **CLOSE)
 
 
 def test_the_same_views_are_kept_and_others_take_their_place(monkeypatch):

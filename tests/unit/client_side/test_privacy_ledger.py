@@ -13,7 +13,6 @@ import pytest
 import toys
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from scipy import stats
-from sklearn.metrics import roc_auc_score
 
 from clients.privacy import noisy_views as views_module
 from clients.privacy.accounts import Budgets, Ledger
@@ -362,19 +361,3 @@ def test_both_noises_of_a_site_are_those_they_are_called():
 def test_noise_of_a_simulation_is_numpys_as_ever():
     ours = noise_stream("", 7, "x").laplace(0.0, 1.0, 4)
     np.testing.assert_array_equal(ours, numpy_rng(7, "x").laplace(0.0, 1.0, 4))
-
-
-# The averaging attack ------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("mode", "low", "high"), [("per_epoch", 0.995, 1.0), ("once", 0.6, 0.9)]
-)
-def test_averaging_recovers_the_graph_from_fresh_noise_only(tmp_path, mode, low, high):
-    graphs = toys.random_graphs(60, seed=2)
-    own, truth = make_whole(tmp_path, graphs, mode, epsilons=(1.0,))
-    mean = np.mean([own.views(1, e)[0].values for e in range(100)], axis=0)
-    assert low <= roc_auc_score(truth, mean) <= high
-    accuracy = ((mean > 0.5) == (truth > 0.5)).mean()
-    assert (accuracy > 0.97) == (mode == "per_epoch")
-    assert own._ledger.read().edge.max() == (100 if mode == "per_epoch" else 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -15,7 +14,7 @@ import pytest
 import toys
 from matrix import mostly_slow
 from oracles import spreadgnn as oracle
-from stops import places
+from stops import resumed
 from toys_spreadgnn import MASKS, federation, final_models, start
 
 from clients.base import GraphClient
@@ -24,11 +23,7 @@ from clients.spreadgnn_mail import Neighbourhood
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError, RunFailedError
 from fedgraph_flwr.core.mixing import mix
 from fedgraph_flwr.core.network import build_topology
-from fedgraph_flwr.core.wire import Parcel, unpack
-from fedgraph_flwr.results.folder import RunFolder
-from fedgraph_flwr.results.pooled import read_covariances, read_rounds
-from simulations.contract import Killed
-from simulations.inline import InlineGrid
+from fedgraph_flwr.core.wire import Parcel
 from strategies.spreadgnn import SpreadGNN, make_topology
 
 NEUTRAL = {"spreadgnn.task-reg": 0.0, "optimizer": "adam", "persist-optimizer": True}
@@ -95,14 +90,6 @@ def test_complete_without_regulariser_equals_fedavg_in_every_round(
     for model in final_models(ours).values():
         for name, array in plain.models["global"].items():
             np.testing.assert_array_equal(model[name], array)
-
-
-@pytest.mark.slow
-def test_without_mixing_everybody_trains_alone(spread):
-    ours = spread(4, **NEUTRAL, **{"spreadgnn.period": 0})
-    adam = {k: v for k, v in NEUTRAL.items() if "." not in k}
-    assert ours.sha == spread(4, method="local multi-task", **adam).sha
-    assert not [r for r in ours.ledger if r["record"] == "arrays"]
 
 
 # The course of models, against the paper's recursion ----------------------------------
@@ -199,24 +186,6 @@ def test_omegas_follow_those_of_the_neighbours(spread, monkeypatch, name, eta):
                 assert np.abs(omega - np.eye(len(omega)) / len(omega)).max() > 1e-2
 
 
-# Reports ------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seal", [False, True])
-def test_omega_is_kept_at_the_server_or_at_sites(spread, seal):
-    """Clients 0 to 3 have tasks 0 1, 2, 3 4 and 5; client 0 is between 1 and 3."""
-    finished = spread(4, **TOPOLOGIES["ring"], **{"spreadgnn.seal": seal})
-    site = Path(finished.overrides["state-dir"]) / finished.path.name / "client-0"
-    assert (site / "omega-000003.npz").is_file() == seal
-    assert read_rounds(finished.path) == ([] if seal else [1, 2, 3])
-    if not seal:
-        omegas = read_covariances(finished.path, 3)
-        tasks = [ids for ids, _ in omegas.values()]
-        assert tasks[:2] == [(0, 1, 2, 5), (0, 1, 2, 3, 4)]
-        assert tasks[2:] == [(2, 3, 4, 5), (0, 1, 3, 4, 5)]
-
-
 # What a relay delivers ----------------------------------------------------------------
 
 
@@ -291,44 +260,6 @@ def test_mail_in_transit_survives_the_checkpoint():
         assert strategy.unusable == {1: 1}
 
 
-def spoil_letters_of(monkeypatch, client, value):
-    """A client sends a model full of such a number, and does not notice."""
-    letter = SpreadGNNClient._letter
-
-    def spoiled(self):
-        good = letter(self)
-        if self.job.client_id != client:
-            return good
-        bad = {n: np.full_like(a, value) for n, a in good.tensors.items()}
-        return replace(good, tensors=bad)
-
-    monkeypatch.setattr(SpreadGNNClient, "_letter", spoiled)
-    monkeypatch.setattr("clients.spreadgnn.check_entries", lambda *_: None)
-
-
-@pytest.mark.slow
-def test_a_letter_of_absurd_numbers_counts_as_missing_and_is_told(
-    spread, monkeypatch, caplog
-):
-    options = {**TOPOLOGIES["ring"], "spreadgnn.seal": True, "num-server-rounds": 1}
-    usual = spread(5, **options)
-    spoil_letters_of(monkeypatch, 2, math.nan)
-    rows = spy_rows(monkeypatch, keep=True)
-    with caplog.at_level("WARNING", logger="flwr"):
-        spoiled = spread(5, **options)
-    before, after = final_models(usual), final_models(spoiled)
-    for client in range(5):
-        same = [np.array_equal(a, after[client][n]) for n, a in before[client].items()]
-        assert all(same) == (client in (0, 2, 4))  # no neighbours of 2, and itself
-    assert spoiled.summary["failures"] == []
-    assert spoiled.summary["network"]["unusable_letters_of"] == {"2": 2}
-    third = pytest.approx(1 / 3)
-    assert rows[2, 1] == {0: third, 1: pytest.approx(2 / 3)}
-    for client in (1, 3):
-        words = f"client {client} goes on without this mail: model of client 2: array"
-        assert words in caplog.text
-
-
 def test_a_client_whose_model_is_not_finite_says_so_itself(spread, monkeypatch):
     def diverge(self):
         if self.job.client_id == 1 and self.round.number == 2:
@@ -341,72 +272,19 @@ def test_a_client_whose_model_is_not_finite_says_so_itself(spread, monkeypatch):
         spread(3)
 
 
-# Bytes --------------------------------------------------------------------------------
-
-
-def delivered(monkeypatch):
-    """Sizes of the letters of all messages: (direction, round, client) -> by name."""
-    found = {}
-    deliver = InlineGrid.deliver
-
-    def spy(self, message):
-        reply = deliver(self, message)
-        header = unpack(message.content)[1]
-        at = header.get("server-round", 0)
-        for way, content in (("down", message.content), ("up", reply.content)):
-            for client, parcel in unpack(content)[0].items():
-                sizes = {n: a.nbytes for n, a in parcel.arrays.items()}
-                found[way, at, client] = sizes
-        return reply
-
-    monkeypatch.setattr(InlineGrid, "deliver", spy)
-    return found
-
-
-@pytest.mark.parametrize(("name", "seal"), [("ring", True), ("star", False)])
-def test_bytes_per_round_are_those_of_the_formula(spread, monkeypatch, name, seal):
-    clients, rounds, options = 6, 4, TOPOLOGIES[name]
-    found = delivered(monkeypatch)
-    often = {"spreadgnn.period": 2, "num-server-rounds": rounds}
-    finished = spread(clients, **options, **often, **{"spreadgnn.seal": seal})
-    near = neighbours(clients, **options)
-    shapes = {n: a.shape for n, a in final_models(finished)[0].items()}
-    width = shapes["head.weight"][1]
-
-    def size(client, server_round):
-        # T_k is known once the letters of round 1 have come; one task per client
-        known = 1 if server_round == 1 else 1 + len(near[client])
-        return oracle.letter_bytes(
-            shapes, own_tasks=1, known_tasks=known, width=width, is_sealed=seal
-        )
-
-    for at in range(1, rounds + 2):
-        for k in range(clients):
-            to = [f"to/{j}" for j in near[k]] if seal else ["to/all"]
-            up = dict.fromkeys(to, size(k, at)) if at in (1, 3) else {}
-            assert found["up", at, k] == up, (at, k)
-            came = {f"from/{j}": size(j, at - 1) for j in near[k] if at in (2, 4)}
-            assert found["down", at, k] == came, (at, k)
-    sent = sum(len(found["down", 2, k]) for k in range(clients))
-    assert sent == oracle.letters_down(near)
-
-
 # What the relay sees ------------------------------------------------------------------
 
 
 def everything_the_relay_held(monkeypatch):
     """Raw bytes of all messages, as they grow."""
     held = bytearray()
-    deliver = InlineGrid.deliver
 
-    def spy(self, message):
-        reply = deliver(self, message)
-        for content in (message.content, reply.content):
-            for record in content.values():
+    def spy(*both):
+        for message in both:
+            for record in message.content.values():
                 held.extend(record.deflate())
-        return reply
 
-    monkeypatch.setattr(InlineGrid, "deliver", spy)
+    toys.on_delivery(monkeypatch, after=spy)
     return held
 
 
@@ -464,50 +342,12 @@ def test_sealed_letters_on_two_nodes_give_the_hash_of_open_ones_on_one(once):
 
 
 @pytest.mark.slow
-def test_a_sealed_run_resumes_exactly(spread):
+def test_a_sealed_run_resumes_exactly(run, spread):
     sealed = {**TOPOLOGIES["ring"], "spreadgnn.seal": True, "num-server-rounds": 4}
     whole = spread(4, **sealed)
     part = spread(4, **{**sealed, "num-server-rounds": 2})
-    folders = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
-    resumed = spread(4, **sealed, **folders, resume=str(part.path))
-    assert resumed.sha == whole.sha
-    assert resumed.rounds == whole.rounds
-
-
-def test_a_sealed_run_that_was_killed_in_roll_call_begins_again(
-    spread, monkeypatch, tmp_path
-):
-    sealed = {"spreadgnn.seal": True, "num-server-rounds": 1, **places(tmp_path)}
-
-    def kill(settings, client_id):
-        if client_id == 3:
-            raise Killed
-        return federation(settings, client_id)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("datasets.load_partition", kill)
-        patch.setattr(RunFolder, "withdraw", lambda _: None)  # a killed server's
-        with pytest.raises(Killed):
-            spread(4, nodes=2, **sealed)
-    (path,) = (tmp_path / "results").iterdir()
-    again = spread(4, nodes=2, **sealed, resume=str(path))
-    assert again.sha == spread(4, nodes=2, **{**sealed, **places(tmp_path / "b")}).sha
-
-
-def test_one_client_without_its_folder_keeps_no_other_of_its_node_out(spread):
-    """Its whole node was refused; and it was not, if another node came before."""
-    sealed = {"spreadgnn.topology": "ring", "spreadgnn.seal": True}
-    two = [{"partition-id": p, "num-partitions": 2} for p in (0, 1)]
-    first = spread(4, **sealed, node_configs=two, **{"num-server-rounds": 2})
-    places = {k: first.overrides[k] for k in ("results-dir", "state-dir")}
-    shutil.rmtree(Path(places["state-dir"]) / first.path.name / "client-0")
-    more = {"num-server-rounds": 3, "resume": str(first.path)}
-    more |= {"min-fit-replies": 0.5, "roll-call-timeout-s": 0.5}
-    resumed = spread(4, **sealed, **places, node_configs=two, **more)
-    assert resumed.summary["status"] == "completed"
-    failed = resumed.summary["failures"]
-    assert {f["client"] for f in failed} == {0}
-    assert all("with the keys that it knew: refused" in f["reason"] for f in failed)
+    again = resumed(run, part, "spreadgnn", **sealed)
+    assert (again.sha, again.rounds) == (whole.sha, whole.rounds)
 
 
 # Clients that go ----------------------------------------------------------------------
@@ -582,45 +422,13 @@ def test_an_isolated_client_is_allowed_and_named(spread, tmp_path, caplog):
     assert finished.summary["network"]["spectral_gap"] == pytest.approx(0, abs=1e-12)
 
 
-@pytest.mark.slow
-def test_weights_of_a_file_are_used(spread, monkeypatch, tmp_path):
-    rows = spy_rows(monkeypatch)
-    file = tmp_path / "edges.toml"
-    file.write_text("edges = [[0, 1, 0.25], [1, 2, 0.5]]")
-    spread(
-        3,
-        **{
-            "spreadgnn.topology": "file",
-            "spreadgnn.edges-file": str(file),
-            "spreadgnn.weights": "file",
-        },
-    )
-    assert rows[2, 1] == {0: 0.25, 1: 0.25, 2: 0.5}
-    assert rows[2, 0] == {0: 0.75, 1: 0.25}
-
-
-@pytest.mark.parametrize(
-    ("text", "weights", "message"),
-    [
-        ("edges = [[0, 9]]", "metropolis", "unknown neighbour 9"),
-        ("edges = [[0,1],[1,0],[1,2]]", "metropolis", "asymmetric edge list"),
-        ("edges = [[0, 1, 0.9], [1, 2, 0.9]]", "file", "sum to 1.8, not to 1"),
-        ("edges = [[0, 1]]", "file", r"weights is 'file', but no edge has a weight"),
-    ],
-)
-def test_bad_edge_lists_stop_the_run_before_training(
-    spread, tmp_path, text, weights, message
-):
-    (tmp_path / "edges.toml").write_text(text)
-    options = {
-        "spreadgnn.topology": "file",
-        "spreadgnn.edges-file": str(tmp_path / "edges.toml"),
-        "spreadgnn.weights": weights,
-        "results-dir": str(tmp_path / "results"),
-    }
-    with pytest.raises(ConfigError, match=message):
-        spread(3, **options)
-    assert list((tmp_path / "results").iterdir()) == []
+def test_a_bad_edge_list_stops_the_run_before_training(spread, tmp_path):
+    file, results = tmp_path / "edges.toml", tmp_path / "results"
+    file.write_text("edges = [[0, 9]]")
+    options = {"spreadgnn.topology": "file", "spreadgnn.edges-file": str(file)}
+    with pytest.raises(ConfigError, match=r"\[0, 9\]"):
+        spread(3, **options, **{"results-dir": str(results)})
+    assert list(results.iterdir()) == []
 
 
 def test_a_task_of_nobody_stops_the_run_before_training(spread, tmp_path):
@@ -628,8 +436,3 @@ def test_a_task_of_nobody_stops_the_run_before_training(spread, tmp_path):
     with pytest.raises(FedGraphError, match=r"together tasks 0-"):
         spread(3, **options)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_noise_on_updates_is_refused():
-    with pytest.raises(ConfigError, match="but clients send letters with"):
-        toys.resolved("spreadgnn", **{"privacy.update-clip": 1.0})

@@ -13,7 +13,7 @@ import toys
 from torch_geometric.nn import GATConv, GCNConv, GINConv, GraphConv, LGConv, TAGConv
 
 from clients.graphs import noisy_view
-from clients.graphs.node_rows import DistinctRows, NodeRows, distinct_rows
+from clients.graphs.node_rows import DistinctRows, NodeRows
 from clients.graphs.noisy_view import NoisyView, buckets, check_together
 from clients.graphs.structure import NoEdges, SparseStructure
 from clients.models.weighted_encoders import (
@@ -322,15 +322,6 @@ def test_what_comes_after_an_encoder_may_join_its_last_weights(encoder):
 # Batches -------------------------------------------------------------------------
 
 
-def test_dense_matrices_are_those_of_the_triangles():
-    view = noisy()
-    nodes, structure = dense_batch(view)
-    x = torch.eye(len(plain(nodes)))
-    full = torch.block_diag(*(torch.from_numpy(view.matrix(g)) for g in EVERYONE))
-    torch.testing.assert_close(structure.sum(x), full)
-    torch.testing.assert_close(structure.degree, full.sum(1))
-
-
 def test_rows_may_repeat_and_views_may_hold_some_graphs_only():
     view = noisy()
     some = Triangles(
@@ -352,13 +343,6 @@ def test_rows_may_repeat_and_views_may_hold_some_graphs_only():
     for missing in (5, 11, -1):
         with pytest.raises(DataError, match=f"no graph {missing}; it was drawn for 2"):
             part.places(np.array([4, missing]))
-
-
-def test_rows_that_are_alike_are_multiplied_once():
-    x = np.array([[1.0, 0], [0, 1], [1, 0], [0, 0.5]], np.float32)
-    table, ids = distinct_rows(x)
-    assert len(table) == 3
-    assert np.array_equal(table[ids], x)
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
@@ -408,14 +392,6 @@ def test_what_would_not_fit_is_refused_before_memory_is_taken(monkeypatch):
     message = "3 noisy graphs may come together, of up to 7 nodes.*batch-size to 2 or"
     with pytest.raises(DataError, match=message):
         check_together(sizes, 3, key="batch-size")
-
-
-def test_no_padding_where_it_would_not_fit(monkeypatch):
-    expected = dense_batch(noisy())[1].sum(torch.ones(int(SIZES.sum()), 1))
-    monkeypatch.setattr(noisy_view, "MAX_CELLS", int((SIZES**2).sum()))
-    structure = dense_batch(noisy())[1]
-    assert sum(m.numel() for m in structure.buckets) == noisy_view.MAX_CELLS
-    torch.testing.assert_close(structure.sum(torch.ones(len(expected), 1)), expected)
 
 
 def test_graphs_are_cut_into_batches_that_fit_in_order(monkeypatch):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-import json
 
 import numpy as np
 import pytest
 import toys
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from matrix import mostly_slow
 from spoiling import (
     LENIENT,
@@ -19,7 +18,6 @@ from spoiling import (
     number,
 )
 
-from fedgraph_flwr.core import audit_log
 from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.wire import Parcel, pack, unpack
 from fedgraph_flwr.methods.fedavg import SHARED
@@ -194,28 +192,6 @@ def test_huge_numbers_count_as_much_as_none(run, monkeypatch):
     words = finished.summary["failures"][0]["reason"]
     assert "holds numbers as large as 1e+07, where 0." in words
     assert "is usual in this round, and 300 allowed; lower the learning" in words
-
-
-def test_a_reply_for_very_many_clients_fits_into_the_servers_log(
-    run, monkeypatch, tmp_path
-):
-    """Each had an entry in one line, which became too long to write: the run ended."""
-    monkeypatch.setattr(audit_log, "_MOST_LINE", 2**16)
-    one = MetricRecord({"num-examples": 1})
-
-    def speak_for_many(content) -> RecordDict:
-        many = {f"{c}/metrics": one for c in range(100, 1100)}
-        return RecordDict({**content, **many})
-
-    deliver_with(monkeypatch, speak_for_many, rounds=(1,))
-    nodes = [{"clients": str(c), "state-dir": f"{tmp_path}/{c}"} for c in range(3)]
-    finished = run("fedavg", node_configs=nodes, **LENIENT)
-    assert finished.summary["status"] == "completed"
-    assert {f["client"] for f in finished.summary["failures"]} == {VICTIM}
-    text = (finished.path.parent / audit_log.FILE).read_text()
-    told = [json.loads(line).get("sent", {}) for line in text.splitlines()]
-    assert {"2"} in [set(sent) for sent in told]
-    assert set().union(*told) == {"0", "1", "2"}
 
 
 LARGE = {**RUNS, "fedprox": {}, "fgcl": {}, "fedstar": {}, "adafgl": {}, "moon": {}}

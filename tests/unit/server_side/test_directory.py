@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ import toys
 from flwr.app import Error, Message, RecordDict
 
 from fedgraph_flwr.core.errors import DataError, RunFailedError, WireError
-from fedgraph_flwr.core.flower_names import simulation
 from fedgraph_flwr.core.wire import Parcel, pack
 from fedgraph_flwr.methods.spreadgnn import METHOD
 from strategies import directory as module
@@ -126,12 +124,6 @@ def test_two_nodes_that_stay_are_not_waited_for_until_the_end_of_roll_call(monke
     words = r"client 0 is claimed .* 5 \(ward-5\) and 6 \(ward-6\); .*its own clients"
     with pytest.raises(RunFailedError, match=words):
         patient().call(grid)
-
-
-@pytest.fixture
-def simulated(monkeypatch):
-    """Flower's simulation runs in this process, and with it Ray's actors."""
-    monkeypatch.setattr(simulation, "runs", True)
 
 
 # Once the run goes on ----------------------------------------------------------------
@@ -284,15 +276,6 @@ def test_a_node_that_was_just_gone_is_asked_again(directory, monkeypatch):
     assert sum(seen) == 2
 
 
-@pytest.mark.usefixtures("simulated")
-def test_an_actor_died_only_where_flower_says_so(directory):
-    text = "<class 'ray.exceptions.ActorDiedError'>"
-    directory.fail(5, Error(2, text))  # a client may write what it likes
-    directory.fail(5, Error(0, f"ValueError: {text}"))
-    with pytest.raises(RunFailedError, match=r"actor serving node 5 died.*batch-size"):
-        directory.fail(5, Error(0, text))
-
-
 def resumed(**changes) -> Directory:
     bounds = {"roll-call-timeout-s": 0.05, "round-timeout-s": 0.05, **changes}
     directory = Directory(toys.resolved(**bounds).settings, fields=METHOD.params.FIELDS)
@@ -333,12 +316,6 @@ def test_a_resumed_run_goes_on_without_those_that_are_others(other, words):
         resumed().call(FakeGrid({}))
 
 
-CLAIMED = (
-    f"client 0 on node 9 came back with other data: split hash was , is {HASH}; restore"
-    " the data, or start a new run; no other node answers for it"
-)
-
-
 def claimed(*, at: int) -> FakeGrid:
     """Node 9 has client 1, and claims the others; node 5 is online at look ``at``."""
     other = replace(SAME, facts={**SAME.facts, "split-hash": HASH})
@@ -352,14 +329,3 @@ def claimed(*, at: int) -> FakeGrid:
 
     grid.get_node_ids = nodes
     return grid
-
-
-def test_a_false_claim_ends_no_wait_and_is_told_when_time_is_up():
-    found = resumed(**{"roll-call-timeout-s": 60.0}).call(claimed(at=5))
-    assert {c: i.node_id for c, i in found.items()} == {0: 5, 1: 9, 2: 5}
-    directory = resumed(**{"min-fit-replies": 0.3})
-    directory.call(claimed(at=-1))
-    assert directory.reason(0) == CLAIMED
-    directory = resumed()
-    with pytest.raises(RunFailedError, match=re.escape(f" {CLAIMED}.")):
-        directory.call(claimed(at=-1))

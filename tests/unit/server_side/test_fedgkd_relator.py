@@ -67,17 +67,6 @@ def test_relatedness_has_the_same_bytes_on_any_number_of_cores(monkeypatch):
     assert len(set(found)) == 1
 
 
-def test_relatedness_by_hand():
-    up, down = np.array([[0.0], [1.0], [2.0]]), np.array([[2.0], [1.0], [0.0]])
-    still = np.ones((3, 1))
-    # Columns: opposite, equal, constant in the second client.
-    first = np.hstack([up, up, up])
-    second = np.hstack([down, up, still])
-    np.testing.assert_allclose(relatedness([first, second]), np.eye(2), atol=1e-12)
-    second = np.hstack([up, up, still])
-    np.testing.assert_allclose(relatedness([first, second]), np.ones((2, 2)))
-
-
 def test_without_a_valid_column_entries_are_zero_and_the_diagonal_one():
     still = [np.zeros((4, 3)), np.full((4, 3), 2.5)]
     np.testing.assert_array_equal(relatedness(still), np.eye(2))

@@ -10,11 +10,9 @@ import toys
 from flwr.app import Message
 from plays import play
 
-from fedgraph_flwr.core.errors import ConfigError, RunFailedError, WireError
+from fedgraph_flwr.core.errors import ConfigError, RunFailedError
 from fedgraph_flwr.core.wire import SITE, Parcel, pack, unpack
 from simulations.inline import InlineGrid
-from strategies.directory import read_introduction
-from strategies.round_report import ClientInfo
 
 _COUNTS = ("num-train", "num-val", "num-test", "num-features", "num-classes")
 SITES = {0: "north", 1: "west", 2: "south"}
@@ -153,19 +151,3 @@ def test_only_good_replies_make_a_quorum():
 def test_a_deadline_after_everybody_is_refused():
     with pytest.raises(ConfigError, match="late-after-s is 5, but min-fit-replies is"):
         toys.resolved(**{"late-after-s": 5.0})
-
-
-@pytest.mark.parametrize("name", ["a b", "a\nb", 'a"b', "", "-a", "x" * 41, "ä", "{}"])
-def test_what_could_break_a_line_is_no_name(name):
-    parcel = Parcel(
-        metrics={**dict.fromkeys(_COUNTS, 1), "group": 1},
-        facts={"split-hash": "", "raw-sha256": "", SITE: name},
-    )
-    with pytest.raises(WireError, match=r"site-name is .* expected 1 to 40 letters"):
-        read_introduction(0, 5, parcel)
-
-
-def test_a_name_survives_a_checkpoint():
-    told = toys.info(0, site="north")
-    assert ClientInfo.from_json(told.to_json()).site == "north"
-    assert "site" not in toys.info(0).to_json()

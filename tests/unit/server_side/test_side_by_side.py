@@ -6,7 +6,6 @@ Flower's own Grid over HTTP, with a SuperLink in its place that this test makes 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -217,21 +216,6 @@ def test_a_reply_that_stops_on_its_way_holds_up_no_other(superlink, grid):
     superlink.objects |= parts
     assert set(pull(grid, "1", number=1)) == {"1"}
     assert grid.get_node_ids  # all else is Flower's
-
-
-def test_nothing_is_fetched_once_the_run_is_over(superlink, grid, monkeypatch):
-    """Else the process would not end before Flower has given the reply up."""
-    monkeypatch.setattr(sending, "_USUAL_S", 0.01)
-    before = set(threading.enumerate())
-    with side_by_side(own_grid(superlink)) as own:
-        own.push_messages([sent("1")])
-        _, tree, _ = honest("1")
-        superlink.put("1", None, tree, {})
-        assert own.pull_messages(["1"]) == []
-
-    for thread in set(threading.enumerate()) - before:
-        thread.join(LONG_S / 2)
-        assert not thread.is_alive()
 
 
 def test_a_server_that_flower_starts_shortens_waits_and_fetches_side_by_side(
