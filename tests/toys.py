@@ -60,6 +60,11 @@ if TYPE_CHECKING:
 CPU = torch.device("cpu")
 
 
+def seeded(seed: int = 0) -> torch.Generator:
+    """Make a generator of random numbers."""
+    return torch.Generator().manual_seed(seed)
+
+
 def shared_keys(method: str) -> list[str]:
     """Names of the shared tensors of a method's toy model."""
     run = resolve({**defaults(), **tiny(method)})
@@ -256,6 +261,15 @@ def policy(folder: Path, **keys: Any) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return {"policy": str(path)}
+
+
+def two_sites(root: Path, **keys: Any) -> list[dict[str, str]]:
+    """Node-configs of clients 0 and 1, and of client 2; with a policy if asked for."""
+    named = policy(root, **keys) if keys else {}
+    return [
+        {"clients": clients, "state-dir": str(root / clients), **named}
+        for clients in ("0,1", "2")
+    ]
 
 
 def _toml(value: Any) -> str:

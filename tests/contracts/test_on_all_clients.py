@@ -92,19 +92,11 @@ def test_no_score_on_test_sets_that_are_not_those_of_roll_call(run, toy_data):
     assert summary["on_all_clients"]["num_clients"] == 0
 
 
-def sites(root, *, policy=None):
-    named = toys.policy(root, **policy) if policy else {}
-    return [
-        {"clients": clients, "state-dir": str(root / clients), **named}
-        for clients in ("0,1", "2")
-    ]
-
-
 def test_at_sites_a_common_model_needs_nothing_but_own_scores(run, tmp_path):
-    at_sites = run("fedavg", node_configs=sites(tmp_path), **ALL)
+    at_sites = run("fedavg", node_configs=toys.two_sites(tmp_path), **ALL)
     simulated = run("fedavg", **ALL)
     assert at_sites.summary["on_all_clients"] == simulated.summary["on_all_clients"]
-    silent = sites(tmp_path / "silent", policy={"scores": False})
+    silent = toys.two_sites(tmp_path / "silent", scores=False)
     told = run("fedavg", node_configs=silent, **ALL).summary["on_all_clients"]
     assert (told["num_clients"], told["mean"]) == (0, None)
 
@@ -114,7 +106,7 @@ def test_at_sites_models_of_single_clients_or_clusters_go_nowhere(
     run, tmp_path, method
 ):
     with pytest.raises(DataError, match="ConfigError: see docs"):
-        run(method, node_configs=sites(tmp_path), **ALL)
+        run(method, node_configs=toys.two_sites(tmp_path), **ALL)
 
 
 def test_a_site_reads_no_other_clients_data_even_if_it_was_not_asked(
@@ -130,7 +122,7 @@ def test_a_site_reads_no_other_clients_data_even_if_it_was_not_asked(
 
     monkeypatch.setattr(introduce, "check_elsewhere", once)
     with pytest.raises(RunFailedError, match="ConfigError: see docs"):
-        run("local", node_configs=sites(tmp_path), **ALL)
+        run("local", node_configs=toys.two_sites(tmp_path), **ALL)
 
 
 @pytest.mark.parametrize("method", sorted({*toys.CASES} - {*CASES}))

@@ -16,6 +16,7 @@ import pytest
 import toys
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from matrix import one_per_strategy
+from toys import two_sites
 
 from clients.base import GraphClient
 from clients.privacy import site as privacy_site
@@ -98,15 +99,6 @@ def own_data(monkeypatch):
     monkeypatch.setattr("datasets.is_cut", lambda _: False)
 
 
-def sites(root, **policy):
-    """Node-configs of two sites with a policy."""
-    named = toys.policy(root, **policy)
-    return [
-        {"clients": clients, "state-dir": str(root / clients), **named}
-        for clients in ("0,1", "2")
-    ]
-
-
 def told(content):
     """Parcels of a reply, without the times."""
     parcels, header = unpack(content)
@@ -142,7 +134,7 @@ def test_a_run_that_asks_for_more_is_refused_before_data_are_read(
     tmp_path, monkeypatch, method, options
 ):
     monkeypatch.setattr("datasets.load_partition", lambda *_: pytest.fail("was read"))
-    (site, _) = sites(tmp_path, **STRICT)
+    (site, _) = two_sites(tmp_path, **STRICT)
     config = {**defaults(), **toys.tiny(method), **options}
     context = Context(1, 1, {**site, "data-path": "/x"}, RecordDict(), config)
     reply = app(Message(pack({}, {"experiment": "e"}), 1, "query"), context)
@@ -164,7 +156,7 @@ def test_the_gate_holds_where_nothing_was_checked_before(
 ):
     """The policy is tightened after roll call, and no check before the run is left."""
     asks = ("pooled_evaluation", "raw_features", "statistics")
-    nodes = sites(tmp_path, **dict.fromkeys(asks, True))
+    nodes = two_sites(tmp_path, **dict.fromkeys(asks, True))
 
     def tighten(grid, message):
         if message.metadata.message_type != "query":
@@ -202,7 +194,7 @@ def test_an_update_that_went_around_the_noise_does_not_leave(
     without_noise(monkeypatch)
     config = {**CLIPPED, **CLEAN.get(method, {})}
     with pytest.raises(RunFailedError, match=r"PolicyError \(update-clip-max\)"):
-        run(method, node_configs=sites(tmp_path, **STRICT), **config)
+        run(method, node_configs=two_sites(tmp_path, **STRICT), **config)
     assert_nothing_of_data(left)
 
 
@@ -227,7 +219,11 @@ def test_nothing_but_noisy_updates_tells_the_data(run, toy_data, tmp_path, left)
         with toy_data.context() as patch:
             patch.setattr("datasets.load_partition", load)
             patch.setattr(privacy_site, "privatise_update", released)
-            run("fedavg", node_configs=sites(tmp_path / name, **STRICT), **CLIPPED)
+            run(
+                "fedavg",
+                node_configs=two_sites(tmp_path / name, **STRICT),
+                **CLIPPED,
+            )
         sent, hashes = {}, []
         for kind, content in left:
             header, parcels = told(content)
@@ -254,7 +250,7 @@ def test_nothing_but_noisy_updates_tells_the_data(run, toy_data, tmp_path, left)
 @one_per_strategy(SENDS)
 def test_a_run_needs_no_scores_of_sites_to_complete(run, tmp_path, method):
     config = {**CLIPPED, **CLEAN.get(method, {})}
-    finished = run(method, node_configs=sites(tmp_path, **STRICT), **config)
+    finished = run(method, node_configs=two_sites(tmp_path, **STRICT), **config)
     assert finished.summary["status"] == "completed"
     assert finished.summary["failures"] == []
     spent = finished.summary["privacy"]["per_client"]
@@ -314,7 +310,9 @@ def test_a_reply_that_holds_more_stays_and_its_neighbour_goes_on(
 
     monkeypatch.setattr(GraphClient, "participate", leaking)
     rounds = {"num-server-rounds": len(LEAKS), "min-fit-replies": 0.5}
-    finished = run("fedavg", node_configs=sites(tmp_path, **STRICT), **CLIPPED | rounds)
+    finished = run(
+        "fedavg", node_configs=two_sites(tmp_path, **STRICT), **CLIPPED | rounds
+    )
     failed = [(f["round"], f["client"]) for f in finished.summary["failures"]]
     assert failed == [(t, 1) for t in range(1, len(LEAKS) + 1)]
     for kind, content in left:
@@ -345,7 +343,7 @@ def test_errors_carry_no_values(run, tmp_path, monkeypatch, left, error, where, 
 
     monkeypatch.setattr(where, fail)
     with pytest.raises(RunFailedError, match=f"{error.__name__}: see docs/"):
-        run("fedavg", node_configs=sites(tmp_path, **policy), **CLIPPED)
+        run("fedavg", node_configs=two_sites(tmp_path, **policy), **CLIPPED)
     assert "positive" not in str(left)
     assert "Mary is positive" in (tmp_path / "0,1" / "audit.jsonl").read_text()
 
@@ -376,7 +374,7 @@ def odd_messages():
 def test_an_odd_message_gets_no_answer_and_is_written_down(
     toy_data, tmp_path, kind, content
 ):
-    (site, _) = sites(tmp_path, **STRICT)
+    (site, _) = two_sites(tmp_path, **STRICT)
     config = {**defaults(), **toys.tiny("fedavg"), **CLIPPED}
     context = Context(1, 1, site, RecordDict(), config)
     roll_call = Message(pack({}, {"experiment": "e"}), 1, "query")
@@ -430,7 +428,7 @@ def test_each_key_holds_by_itself(
 ):
     monkeypatch.setattr(Policy, "check_run", lambda *_: None)
     asked = {key: True} if key == "sealed-only" else {"min-examples": 1}
-    nodes = sites(tmp_path, **asked)
+    nodes = two_sites(tmp_path, **asked)
     with pytest.raises(RunFailedError, match=rf"PolicyError \({key}\): see"):
         run(method, node_configs=nodes, **{"num-server-rounds": 2, **options})
     for _, content in left:
@@ -447,19 +445,19 @@ def test_counts_by_class_need_consent_at_the_gate_too(run, tmp_path, monkeypatch
 
     monkeypatch.setattr(serve, "introduce", telling)
     with pytest.raises(DataError, match=r"\(pooled-evaluation\)"):
-        run("fedavg", node_configs=sites(tmp_path, min_examples=1))
+        run("fedavg", node_configs=two_sites(tmp_path, min_examples=1))
     assert "class-count" not in str(left)
 
 
 def test_a_reply_that_is_too_large_stays(run, tmp_path, left):
     with pytest.raises(RunFailedError, match=r"\(reply-bytes-max\): see"):
-        run("fedavg", node_configs=sites(tmp_path, reply_bytes_max=2000))
+        run("fedavg", node_configs=two_sites(tmp_path, reply_bytes_max=2000))
     assert not [c for k, c in left if k == "train" and not isinstance(c, str)]
 
 
 def test_a_site_with_too_few_examples_takes_no_part_and_tells_no_number(run, tmp_path):
     with pytest.raises(DataError, match=r"\(min-examples\): see") as said:
-        run("fedavg", node_configs=sites(tmp_path, min_examples=14))
+        run("fedavg", node_configs=two_sites(tmp_path, min_examples=14))
     assert "12" not in re.sub(r"\bnode \d+", "", str(said.value))
 
 
@@ -469,7 +467,7 @@ def test_the_budget_of_updates_is_the_sites_over_all_runs(run, tmp_path):
     config = {**one, "num-server-rounds": 1}
     budget = epsilon_of({3.0: 4}, 1e-5)
     cap = {"update_clip_max": 0.5, "update_epsilon_max": round(budget + 0.01, 4)}
-    nodes = [sites(tmp_path, **cap)[0], {"clients": "2"}]
+    nodes = [two_sites(tmp_path, **cap)[0], {"clients": "2"}]
     run("fedavg", node_configs=nodes, seed=1, **config)
     run("fedavg", node_configs=nodes, seed=2, **config)
     with pytest.raises(RunFailedError, match=r"PrivacyBudgetError: see docs/privacy"):
@@ -477,7 +475,7 @@ def test_the_budget_of_updates_is_the_sites_over_all_runs(run, tmp_path):
 
 
 def test_what_left_by_consent_is_written_down(run, tmp_path):
-    nodes = sites(tmp_path, pooled_evaluation=True)
+    nodes = two_sites(tmp_path, pooled_evaluation=True)
     run("fclg", node_configs=nodes, **POOLED, **{"num-server-rounds": 1})
     text = (tmp_path / "2" / "audit.jsonl").read_text()
     lines = [r for r in map(json.loads, text.splitlines()) if r["event"] == "answered"]

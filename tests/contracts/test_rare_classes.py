@@ -14,11 +14,10 @@ import toys
 from commands import at_site, fedgraph
 
 from fedgraph_flwr import server_app
-from fedgraph_flwr.core.tasks import NODE_CLASSIFICATION
+from fedgraph_flwr.core.tasks import AVERAGE_PRECISION, NODE_CLASSIFICATION
 from fedgraph_flwr.core.wire import TRAIN_COUNT
 from fedgraph_flwr.results.printed import summary_table
 from fedgraph_flwr.results.record import RunRecord
-from fedgraph_flwr.results.selection import PRECISION
 from simulations.inline import run_inline
 from strategies.round_report import Evaluation, Rarest
 
@@ -93,9 +92,8 @@ def chosen(run, metric):
     """Round of the best mean, of equals that of the lowest loss, from rounds.csv."""
     found = defaultdict(list)
     for r in toys.csv_rows(run.path / "rounds.csv"):
-        if (r["split"], r["point"]) == ("val", "post_aggregation") and r[
-            "round"
-        ] != "0":
+        at = r["split"], r["point"]
+        if at == ("val", "post_aggregation") and r["round"] != "0":
             found[r["metric"], int(r["round"])].append(float(r["value"]))
     means = {key: fmean(values) for key, values in found.items()}
     rounds = range(1, 7)
@@ -144,12 +142,11 @@ def test_a_run_says_that_all_predictions_are_of_one_class(start, capsys):
     assert f"final: all 20 predictions are class {name!r}" in summary_table(run.summary)
     assert fedgraph(["compare", str(run.path), "--markdown"]) == 0
     told = capsys.readouterr().out
-    assert re.search(
-        r"\| average precision \| macro-F1 \| .*\| commonest class \|", told
-    )
+    columns = r"\| average precision \| macro-F1 \| .*\| commonest class \|"
+    assert re.search(columns, told)
 
 
-@pytest.mark.parametrize(("by", "due"), [(PRECISION, True), ("", False)])
+@pytest.mark.parametrize(("by", "due"), [(AVERAGE_PRECISION, True), ("", False)])
 def test_early_stopping_goes_by_the_same_score(by, due):
     settings = toys.run_settings(patience=2, min_rounds=0)
     so_far = RunRecord(NODE_CLASSIFICATION)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import toys
 from oracles import adafgl as oracle
+from toys import seeded
 from toys_fedgkd import ON_NODES, make
 
 from clients.adafgl import homophily_score
@@ -22,10 +23,6 @@ from fedgraph_flwr.core.wire import Parcel
 
 STAGES = {"adafgl.federated-rounds": 2, "adafgl.personal-epochs": 2}
 LAST = {"server-round": 3}
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def drawn(*shape, seed=0):

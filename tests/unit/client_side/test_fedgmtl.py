@@ -267,31 +267,6 @@ def test_without_penalty_it_is_fedavg_in_every_round(run, encoder, weighting):
     assert ours.rounds == fedavg.rounds
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedgmtl", "local multi-task", "fgcl", "spreadgnn"])
-def test_numbers_are_measured_by_errors_and_the_lowest_is_best(run, method):
-    options = {"dataset": "ESOL", "num-server-rounds": 4, "fgcl.views": "clean"}
-    finished = run(method, **MASKS, **options, **{"privacy.edge-epsilon": 0.0})
-    summary, seen = finished.summary, finished.values("mae", "rmse")
-    assert (summary["metric"], summary["task"]) == ("mae", "multi-task regression")
-    assert summary["tasks"] == ["a", "b"]
-    assert summary["owned_tasks"] == {"0": [0], "1": [1], "2": [0, 1]}
-    means = {
-        t: np.mean([seen[t, c, "val", "post_aggregation", "mae"] for c in "012"])
-        for t in "1234"
-    }
-    assert summary["best_val"]["round"] == int(min(means, key=means.get))
-    assert len(set(means.values())) == 4
-    at = "4", "1", "test", "post_aggregation"
-    assert seen[(*at, "rmse")] >= seen[(*at, "mae")] > 0
-    own, unseen = (finished.values(f"mae-{w}")[(*at, f"mae-{w}")] for w in OWN)
-    by_task = [finished.values(f"mae-task-{t}")[(*at, f"mae-task-{t}")] for t in (0, 1)]
-    assert [unseen, own] == by_task  # client 1 has task 1
-    assert seen[(*at, "mae")] == pytest.approx(np.mean(by_task))
-    last = [seen["4", c, "test", "post_aggregation", "rmse"] for c in "012"]
-    assert summary["final"]["also"]["rmse"] == pytest.approx(np.mean(last))
-
-
 def test_errors_of_the_mean_are_of_each_tasks_own_mean(tmp_path):
     made = client(tmp_path, "fedavg multi-task", dataset="ESOL")
     metrics = made.scores("post_aggregation").metrics
@@ -303,9 +278,6 @@ def test_errors_of_the_mean_are_of_each_tasks_own_mean(tmp_path):
     at = "eval/test/post_aggregation/"
     assert metrics[at + "mae-of-mean"] == pytest.approx(mae, rel=1e-5)
     assert metrics[at + "rmse-of-mean"] == pytest.approx(rmse, rel=1e-5)
-
-
-OWN = ("own", "unseen")
 
 
 def test_auc_of_own_and_other_tasks(run):

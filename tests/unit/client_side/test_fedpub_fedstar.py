@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import fedpub as pub_oracle
 from oracles import fedstar as star_oracle
+from toys import seeded
 
 from clients.fedpub import proxy_graph
 from clients.graphs import structure
@@ -20,10 +21,6 @@ from clients.models.star_gnn import STRUCTURE, StarGNN
 from strategies.fedpub import cosine_attention
 
 seeds = st.integers(0, 2**32 - 1)
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def random_graph(n=9, share=0.4, seed=0):

@@ -7,6 +7,7 @@ import torch
 import toys
 from oracles import fedsage_plus as oracle
 from torch_geometric.nn import GCNConv, SAGEConv
+from toys import seeded
 
 from clients import fedsage_plus, fedsage_plus_generator
 from clients.fedsage_plus_generator import (
@@ -22,10 +23,6 @@ from fedgraph_flwr.core.seeding import derive_seed
 
 CPU = torch.device("cpu")
 PATH = np.array([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])  # 0 - 1 - 2 - 3
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def mended():
@@ -132,7 +129,11 @@ def test_what_a_client_generates_is_what_the_oracle_does(tmp_path, monkeypatch):
     model = NeighbourGenerator(
         6, hidden_dim=8, max_neighbours=2, noise=0.5, generator=seeded(seed)
     )
-    hidden, stream, edges = client._hidden().tolist(), seeded(seed), torch.zeros(20, 20)
+    hidden, stream, edges = (
+        client._hidden().tolist(),
+        seeded(seed),
+        torch.zeros(20, 20),
+    )
     sizes = [20 - len(hidden)] * 4 + [20]
     noises = [0.5 * torch.empty(n, 8).normal_(generator=stream) for n in sizes]
     edges[tuple(part.graphs.edge_index)] = 1

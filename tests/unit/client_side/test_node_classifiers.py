@@ -16,7 +16,7 @@ from fedgraph_flwr.core.wire import Parcel, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.registry import METHODS
 from strategies.personal import mix
-from strategies.self_weight import pull_to_mean, self_weights
+from strategies.self_weight import self_weights
 
 ROUND = {"server-round": 1}
 ON_NODES = sorted(m for m, row in METHODS.items() if NODE_CLASSIFICATION in row.clients)
@@ -134,21 +134,6 @@ def test_mixing_has_the_same_bytes_on_any_number_of_cores(monkeypatch):
             found = [m["w"] for m in mix(models, weights)]
             expected = (shares @ whole).astype(np.float32).reshape(6, 9, 100)
         np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("a", [0.0, 0.3, 1.0])
-def test_self_weights_average_as_their_matrix_does(a):
-    rng = np.random.default_rng(0)
-    models = [
-        {"w": rng.normal(size=(40, 50)).astype(np.float32), "n": np.array([7, i])}
-        for i in range(9)
-    ]
-    for ours, theirs in zip(
-        pull_to_mean(models, a), mix(models, self_weights(9, a)), strict=True
-    ):
-        np.testing.assert_allclose(ours["w"], theirs["w"], rtol=2e-7, atol=1e-8)
-        assert ours["n"].tolist() == theirs["n"].tolist() == [7, 0]
-        assert ours["w"].dtype == np.float32
 
 
 def test_a_personal_strategy_keeps_the_model_of_who_did_not_reply():

@@ -37,10 +37,6 @@ def graph(request):
     return toys.make_whole_graph(12, density=request.param)
 
 
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def pyg_twin(conv, layer):
     if conv is GCNConv:
         twin = PygGCN(6, 5)
@@ -56,9 +52,9 @@ def pyg_twin(conv, layer):
 
 @CONVS
 def test_convolutions_equal_those_of_pyg_with_their_gradients(graph, conv):
-    layer = conv(6, 5, generator())
+    layer = conv(6, 5, toys.seeded())
     if conv is GCNConv:
-        layer.bias.data.normal_(generator=generator(1))  # starts at 0
+        layer.bias.data.normal_(generator=toys.seeded(1))  # starts at 0
     twin, whole = pyg_twin(conv, layer), whole_of(graph)
     x, x_twin = (torch.from_numpy(graph.x).requires_grad_() for _ in range(2))
     ours = layer(x, whole)
@@ -73,8 +69,8 @@ def test_convolutions_equal_those_of_pyg_with_their_gradients(graph, conv):
 
 
 def test_sparse_features_give_the_same_values_and_gradients():
-    x = torch.where(torch.rand(30, 50, generator=generator()) < 0.05, 1.0, 0.0)
-    weight = torch.randn(4, 50, generator=generator(1))
+    x = torch.where(torch.rand(30, 50, generator=toys.seeded()) < 0.05, 1.0, 0.0)
+    weight = torch.randn(4, 50, generator=toys.seeded(1))
     ours, theirs = (weight.clone().requires_grad_() for _ in range(2))
     a, b = project_rows(SparseRows.of(x), ours), project_rows(x, theirs)
     torch.testing.assert_close(a, b)
@@ -102,12 +98,12 @@ def test_no_matrix_is_dense_in_the_number_of_nodes():
 
 def test_dropout_follows_every_relu():
     sizes = {"hidden_dim": 6, "num_layers": 3, "dropout": 0.5}
-    model = NodeGNN(6, 3, **sizes, generator=generator())
+    model = NodeGNN(6, 3, **sizes, generator=toys.seeded())
     whole = whole_of(toys.make_whole_graph(12))
-    h, drawn = whole.x, generator(4)
+    h, drawn = whole.x, toys.seeded(4)
     for conv in model.convs:
         h = torch.relu(conv(h, whole))
         mask, _ = dropout_mask(h, 0.5, drawn)
         assert set(mask.unique().tolist()) == {0.0, 2.0}
         h = h * mask
-    torch.testing.assert_close(model(whole, generator(4)), model.readout(h))
+    torch.testing.assert_close(model(whole, toys.seeded(4)), model.readout(h))

@@ -140,13 +140,6 @@ def test_the_charge_over_budget_is_refused_and_changes_nothing(tmp_path):
         own.charge_edges(np.array([1, 1]), 0.2)  # a graph drawn twice costs twice
 
 
-def test_a_client_that_holds_a_graph_twice_pays_twice(tmp_path):
-    own = record(tmp_path, rows=np.array([5, 5, 6]))
-    own.charge_edges(np.array([0, 1, 2]), 1.0)
-    assert own.read().edge.tolist() == [1.0, 1.0, 1.0]
-    assert total(own) == 2.0
-
-
 @pytest.mark.parametrize("name", ["client", "source"])
 def test_charges_of_a_site_at_the_same_time_are_all_counted(tmp_path, name):
     def charge(k):

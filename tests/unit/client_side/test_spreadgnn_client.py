@@ -52,48 +52,6 @@ def head(seed=9, num_tasks=6):
     return torch.randn(num_tasks, WIDTH, generator=generator)
 
 
-# The neighbourhood --------------------------------------------------------------------
-
-
-def test_phi_has_own_rows_and_those_of_the_owners(around):
-    own = head()
-    phi = around.stack(own)
-    of_0, of_5 = taught(0, (0,)).head_rows, taught(5, (0, 4)).head_rows
-    expected = [(of_0[0] + of_5[0]) / 2, own[1], own[3], of_5[1]]
-    for row, wanted in zip(phi, expected, strict=True):
-        np.testing.assert_allclose(row, wanted, rtol=1e-6)
-
-
-def test_what_was_heard_is_kept_between_rounds(around):
-    around.renew(head(), eta=0.5)
-    again = Neighbourhood.from_tensors(2, OWN, around.to_tensors())
-    assert torch.equal(again.stack(head()), around.stack(head()))
-    assert torch.equal(again.covariance().omega, around.covariance().omega)
-    assert again.teachers().tolist() == [[0, 0], [5, 0], [5, 4]]
-    for one in (around, again):
-        one.renew(head(3), eta=0.5)
-    assert torch.equal(again.covariance().omega, around.covariance().omega)
-
-
-def test_a_lost_neighbour_is_learned_from_no_more(around):
-    """Neither its heads nor its Omega, and all of it again once it writes."""
-    before = {n: t.clone() for n, t in around.to_tensors().items()}
-    alone = Neighbourhood(2, OWN)
-    alone.learn({0: taught(0, (0,))})
-    around.with_own(around.stack(head()), head())
-    around.forget([5, 7])
-    assert around.task_ids == (0, 1, 3)
-    for one in (around, alone):
-        one.renew(head(), eta=0.5)
-    assert torch.equal(around.stack(head()), alone.stack(head()))
-    assert torch.equal(around.covariance().omega, alone.covariance().omega)
-    own = head()
-    assert torch.equal(around.with_own(around.stack(own), own), around.stack(own))
-    assert around.teachers().tolist() == [[0, 0]]
-    around.learn({5: taught(5, (0, 4))})
-    assert set(around.to_tensors()) >= set(before)
-
-
 # The client ---------------------------------------------------------------------------
 
 
@@ -206,19 +164,6 @@ def test_no_penalty_and_no_omega_in_round_one(tmp_path):
         assert torch.equal(relations.omega, torch.eye(2).double() / 2)
     for name, tensor in with_reg.tensors().items():
         assert torch.equal(tensor, without.tensors()[name])
-
-
-def test_omega_is_renewed_after_every_epoch(tmp_path, monkeypatch):
-    options = {"local-epochs": 2, "batch-size": 4}
-    train(make(tmp_path, **options), 1)
-    renewed, renew = [], Neighbourhood.renew
-    monkeypatch.setattr(
-        Neighbourhood, "renew", lambda *a, **k: (renewed.append(1), renew(*a, **k))
-    )
-    client = make(tmp_path, **options)
-    train(client, 2, letters_of(client, 1))
-    assert len(client.trained_on()) == 15  # four batches an epoch
-    assert len(renewed) == 2
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,6 @@ EVERYONE = np.arange(NUM)
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def clean(graphs=GRAPHS):
     sizes = np.diff(graphs.node_ptr)
     return toys.clean_triangles(GraphAdjacency(graphs), sizes, np.arange(len(graphs)))
@@ -73,7 +69,7 @@ def plain(nodes):
 
 
 def model(encoder, *, seed=0, dropout=0.3):
-    return GraphModel(encoder, 4, 3, dropout=dropout, generator=generator(seed))
+    return GraphModel(encoder, 4, 3, dropout=dropout, generator=toys.seeded(seed))
 
 
 def complete(triangles, g):
@@ -153,7 +149,7 @@ def apply(layer, x, structure):
 @pytest.mark.parametrize("epsilon", [0.5, 5.0])
 @torch.no_grad()
 def test_layers_are_pygs_on_the_complete_weighted_graph(kind, epsilon):
-    layer = kind(4, 5, generator(1))
+    layer = kind(4, 5, toys.seeded(1))
     view = noisy(epsilon)
     nodes, structure = dense_batch(view)
     found = apply(layer, plain(nodes), structure)
@@ -167,7 +163,7 @@ def test_layers_are_pygs_on_the_complete_weighted_graph(kind, epsilon):
 @torch.no_grad()
 def test_gin_and_gat_are_pygs_on_clean_graphs():
     batch = toys.whole(GRAPHS)
-    gin, gat = GINLayer(4, 5, generator(1)), GATLayer(4, 5, generator(2))
+    gin, gat = GINLayer(4, 5, toys.seeded(1)), GATLayer(4, 5, toys.seeded(2))
     conv = GATConv(4, 5)
     copy(
         conv,
@@ -190,7 +186,7 @@ def test_gin_and_gat_are_pygs_on_clean_graphs():
 def test_weights_multiply_attention_and_sums_pair_by_pair():
     view = noisy(1.0)
     nodes, structure = dense_batch(view)
-    gat, gin = GATLayer(4, 5, generator(2)), GINLayer(4, 5, generator(1))
+    gat, gin = GATLayer(4, 5, toys.seeded(2)), GINLayer(4, 5, toys.seeded(1))
     attended, summed = gat(plain(nodes), structure), gin(plain(nodes), structure)
     for g in range(NUM):
         start = GRAPHS.node_ptr[g]
@@ -215,7 +211,7 @@ def test_signed_weights_are_divided_by_one_plus_the_sum_of_their_sizes():
     view = noisy(0.5, "abs-degree")
     assert (view.values < 0).any()
     nodes, structure = dense_batch(view, post="abs-degree")
-    layer = GCNLayer(4, 5, generator(1))
+    layer = GCNLayer(4, 5, toys.seeded(1))
     found = layer(plain(nodes), structure)
     for g in range(NUM):
         own = slice(GRAPHS.node_ptr[g], GRAPHS.node_ptr[g + 1])
@@ -262,7 +258,7 @@ def test_without_noise_the_view_is_the_clean_graph(encoder, post, graphs):
     gradients = []
     for rows, edges in ((nodes, structure), (batch, sparse)):
         own.zero_grad()
-        own(rows, edges, generator(5)).square().sum().backward()
+        own(rows, edges, toys.seeded(5)).square().sum().backward()
         gradients.append([p.grad.clone() for p in own.parameters()])
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
@@ -285,7 +281,7 @@ def test_padding_order_and_company_change_nothing(encoder, monkeypatch):
 def test_gradients_are_right(encoder):
     """Hand-written backward passes against finite differences, in doubles."""
     nodes, structure = dense_batch(noisy(2.0), np.array([1, 3, 5]))
-    own = GraphModel(encoder, 4, 3, hidden_dim=3, generator=generator(0)).double()
+    own = GraphModel(encoder, 4, 3, hidden_dim=3, generator=toys.seeded(0)).double()
     x = plain(nodes).double().requires_grad_()
 
     def embed(x):
@@ -313,7 +309,7 @@ def test_no_edges_are_weights_of_zero(encoder):
 @torch.no_grad()
 def test_what_comes_after_an_encoder_may_join_its_last_weights(encoder):
     own, (nodes, structure) = model(encoder, dropout=0.0), dense_batch(noisy())
-    then = torch.randn(5, 64, generator=generator(3))
+    then = torch.randn(5, 64, generator=toys.seeded(3))
     expected = own.encoder(nodes.x, structure, None) @ then.t()
     found = own.encode(nodes.x, structure, None, then)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
@@ -354,7 +350,7 @@ def test_alike_rows_change_neither_embeddings_nor_gradients(encoder):
     own, found = model(encoder), []
     for given in (nodes, replace(nodes, x=plain(nodes))):
         own.zero_grad()
-        logits = own(given, structure, generator(1))
+        logits = own(given, structure, toys.seeded(1))
         logits.square().sum().backward()
         found.append([logits, *(p.grad.clone() for p in own.parameters())])
     for a, b in zip(*found, strict=True):
