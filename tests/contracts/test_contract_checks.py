@@ -50,7 +50,7 @@ def test_the_same_check_passes_a_method_that_is_not_broken(lab, check):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nosuch:METHOD"], "there is no plug-in 'nosuch'"),
+        (["nosuch:METHOD"], "plug-in 'nosuch' cannot be imported"),
         (["moon", "--task", "multi-task"], "--task must be one of graph-"),
         (["moon", "moon.mu=-1"], "moon.mu must be a finite number >= 0"),
     ],
