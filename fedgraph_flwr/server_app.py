@@ -32,7 +32,7 @@ from .core.audit_log import FILE as AUDIT_LOG
 from .core.audit_log import AuditLog, config_hash
 from .core.config import RunSettings
 from .core.errors import ConfigError, RunFailedError, StorageError
-from .core.files import write_csv, write_json
+from .core.files import write_json, write_text
 from .core.flower_names import shorten_waits
 from .core.process import STOPPED, LastWord, announced, delayed_stop, log_failure
 from .core.tasks import AVERAGE_PRECISION
@@ -49,7 +49,6 @@ from .results.printed import (
     describe_network,
     describe_unscored,
     network_facts,
-    statistics_rows,
     statistics_table,
     summary_table,
     unlike_targets,
@@ -191,9 +190,12 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
     folder.so_far.by = AVERAGE_PRECISION if rarest and rarest.chooses else by_loss
     check_same_plugins(resolved.plugin, clients)
     if settings.tell_statistics:
-        rows = statistics_rows(clients)
-        folder.add(STATISTICS, lambda: write_csv(folder.path / STATISTICS, rows))
-        log(INFO, "\n%s", statistics_table(rows))
+        told = statistics_table(clients)
+        text = told.to_csv(index=False, float_format="%.9g")
+        folder.add(STATISTICS, lambda: write_text(folder.path / STATISTICS, text))
+        shown = told.dropna(axis=1, how="all")
+        words = shown.to_string(index=False, na_rep="-", float_format="%g".__mod__)
+        log(INFO, "what clients told of their graphs:\n%s", words)
     for words in unlike_targets(clients, is_scaled=bool(settings.csv_label_scale)):
         log(WARNING, "%s", words)
     _describe_clients(strategy)

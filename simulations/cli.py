@@ -52,7 +52,6 @@ VERBS: Verbs = {
         "How much graphs of data sets, clients and clusters differ.",
     ),
     "leaks": ("simulations.leaks:leaks", "Attack the privacy of a client's edges."),
-    "topology": ("simulations.topology:topology", "Who talks to whom, how much."),
     "example-data": (
         "simulations.example_data:example_data",
         "Write example files of own data.",

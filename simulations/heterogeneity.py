@@ -22,7 +22,6 @@ from fedgraph_flwr.core.files import write_text
 from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.view.style import save
 
 from .graph_measures import (
     FloatArray,
@@ -260,7 +259,7 @@ def parts(found: Analysis) -> Iterable[pd.DataFrame | str]:
         if a != b
     ]
     if len(between) > _MAX_PRINTED:
-        yield f"{len(between)} pairs of groups are in pairs.csv of --out, not here."
+        yield f"{len(between)} pairs of groups are in the file of --out, not here."
     elif between:
         yield pd.DataFrame(between, columns=["between", "and", *measures])
     for name, m in found.measures.items():
@@ -280,47 +279,22 @@ def _spreads(pairs: pd.DataFrame, at: tuple[int, int]) -> list[str]:
     return [f"{m.mean:.4f} ± {m.std:.4f}" if m.pairs else "-" for m in of_measures]
 
 
-def write(found: Analysis, folder: Path) -> list[Path]:
-    """Write ``pairs.csv`` and the figure.
+def write(found: Analysis, path: Path) -> None:
+    """Write differences of all pairs of groups as CSV.
 
     Raises
     ------
     StorageError
-        A file cannot be written.
+        The file cannot be written.
     """
     names = dict(enumerate(group.name for group in found.groups))
     named = found.pairs.rename(index=names).rename_axis(["group", "other_group"])
     named.columns = ["_".join(column) for column in found.pairs]
-    write_text(folder / "pairs.csv", named.to_csv(float_format="%.6g"))
-    return [folder / "pairs.csv", draw(found, folder)]
+    write_text(path, named.to_csv(float_format="%.6g"))
 
 
-def draw(found: Analysis, folder: Path) -> Path:
-    """Draw ``heterogeneity.png``: a matrix of groups for each measure."""
-    from matplotlib.figure import Figure
-
-    names = [group.name for group in found.groups]
-    count = len(names)
-    side = max(2.2 + 0.35 * count, 3.0)
-    figure = Figure(figsize=(2 * side, side), dpi=120, layout="constrained")
-    for axes, title in zip(figure.subplots(1, 2), found.measures, strict=True):
-        axes.set_title(f"heterogeneity of {title}", fontsize=10)
-        mean = np.empty((count, count))
-        for (a, b), value in found.pairs[title]["mean"].items():
-            mean[a, b] = mean[b, a] = value
-        image = axes.imshow(mean, cmap="viridis", vmin=0.0)
-        figure.colorbar(image, ax=axes, shrink=0.8)
-        axes.set_xticks(range(count), names, rotation=90, fontsize=8)
-        axes.set_yticks(range(count), names, fontsize=8)
-        middle = np.nan_to_num(mean).max() / 2
-        for (a, b), value in np.ndenumerate(mean if count <= 10 else mean[:0]):
-            ink = "black" if value > middle else "white"
-            axes.text(b, a, _number(value, 2), ha="center", va="center", color=ink)
-    return save(figure, folder / "heterogeneity.png")
-
-
-def _number(value: float, digits: int = 4) -> str:
-    return f"{value:.{digits}f}" if math.isfinite(value) else "-"
+def _number(value: float) -> str:
+    return f"{value:.4f}" if math.isfinite(value) else "-"
 
 
 def heterogeneity(
@@ -334,7 +308,7 @@ def heterogeneity(
     ] = None,
     *,
     out: Annotated[
-        Path | None, typer.Option(help="Write tables and the figure into this folder.")
+        Path | None, typer.Option(help="CSV file to write, of all pairs of groups.")
     ] = None,
     graphs: Annotated[int, typer.Option(min=1, help="Graphs drawn per group.")] = 100,
     shuffles: Annotated[
@@ -353,6 +327,6 @@ def heterogeneity(
     found = analyse(groups, shuffles=shuffles, seed=seed)
     report = Report(title="Heterogeneity of graphs", parts=[*parts(found)])
     print_terminal(report, console)
-    for path in write(found, out) if out else ():
-        console.out(path)
+    if out:
+        write(found, out)
     return 0

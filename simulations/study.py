@@ -52,13 +52,15 @@ Entry = tuple[str, Difference, str]  # label, difference, verdict
 
 
 def draw_study(study: Study, found: Rows, folder: Path) -> Path:
-    """Draw ``<study>-differences.png``: differences of the results by panel.
+    """Draw ``<study>-differences.png``: a dot for the mean, a line for the interval.
 
     Raises
     ------
     FedGraphError
         No difference has runs on both sides.
     """
+    from matplotlib.figure import Figure
+
     panels = [(panel, _entries(study, panel, found)) for panel in study.figure]
     panels = [(panel, entries) for panel, entries in panels if entries]
     if not panels:
@@ -66,7 +68,17 @@ def draw_study(study: Study, found: Rows, folder: Path) -> Path:
             f"nothing to draw: no difference of [[figure]] in studies/{study.name}.toml"
             " has runs on both sides"
         )
-    return draw_differences(study, panels, folder / f"{study.name}-differences.png")
+    sizes = [len(entries) for _, entries in panels]
+    height = ROW_INCHES * sum(sizes) + 0.5 * len(panels) + 0.6
+    figure = Figure(figsize=(8.4, height), dpi=150, layout="constrained")
+    ratios = [n + 0.8 for n in sizes]
+    grid = figure.subplots(
+        len(panels), 1, sharex=True, squeeze=False, height_ratios=ratios
+    )
+    for axes, (panel, entries) in zip(grid[:, 0], panels, strict=True):
+        _draw_panel(axes, panel.title, entries, study)
+    figure.supxlabel(CAPTION, fontsize=9)
+    return save(figure, folder / f"{study.name}-differences.png")
 
 
 def _entries(study: Study, panel: StudyTable, found: Rows) -> list[Entry]:
@@ -78,28 +90,6 @@ def _entries(study: Study, panel: StudyTable, found: Rows) -> list[Entry]:
             word = common_verdict(study, a, b, found)
             entries.append((label or f"{a} - {b}", difference, word))
     return entries
-
-
-def draw_differences(
-    study: Study, panels: Sequence[tuple[StudyTable, list[Entry]]], path: Path
-) -> Path:
-    """Draw one panel below the other: a dot for the mean, a line for the interval."""
-    from matplotlib.figure import Figure
-
-    sizes = [len(entries) for _, entries in panels]
-    height = ROW_INCHES * sum(sizes) + 0.5 * len(panels) + 0.6
-    figure = Figure(figsize=(8.4, height), dpi=150, layout="constrained")
-    grid = figure.subplots(
-        len(panels),
-        1,
-        sharex=True,
-        squeeze=False,
-        height_ratios=[n + 0.8 for n in sizes],
-    )
-    for axes, (panel, entries) in zip(grid[:, 0], panels, strict=True):
-        _draw_panel(axes, panel.title, entries, study)
-    figure.supxlabel(CAPTION, fontsize=9)
-    return save(figure, path)
 
 
 def _draw_panel(axes: Axes, title: str, entries: list[Entry], study: Study) -> None:

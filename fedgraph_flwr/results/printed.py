@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -22,6 +22,9 @@ from ..core.mixing import mixing_matrix, spectral_gap
 from ..core.network import Network
 from ..core.tasks import CLASS_SCORES, OF_COMMONEST, OF_MEAN, POOLED
 from ..core.words import client_ranges, name_clients, score_text, shortened
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def network_facts(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
@@ -324,36 +327,23 @@ def _is_pooled(summary: dict[str, Any]) -> bool:
 STATISTICS = "statistics.csv"
 _APART = 3.0  # spreads, from which units may differ
 _LISTS = {"counts": "count", "target_mean": "mean", "target_std": "std"}
-_NUMBERS = [f.name for f in fields(Statistics) if f.name not in _LISTS]
 
 
-def statistics_rows(clients: Mapping[int, ClientInfo]) -> list[list[str]]:
-    """Make the table: a line of names, and one per client, empty if it sent nothing."""
-    found = sorted(clients.items())
-    of_clients = {
-        c: Statistics.from_json(i.introduced.get(TELLS, "")) for c, i in found
-    }
-    widths = {
-        name: max((len(getattr(s, name)) for s in of_clients.values() if s), default=0)
-        for name in _LISTS
-    }
-    header = ["client", *_NUMBERS]
-    for name, word in _LISTS.items():
-        header += [f"{word}_{k}" for k in range(widths[name])]
-    rows = [header]
-    for client, one in of_clients.items():
-        row = [str(client)]
-        if one is not None:
-            row += [_shown(getattr(one, name)) for name in _NUMBERS]
-            for name, width in widths.items():
-                values = [_shown(value) for value in getattr(one, name)]
-                row += [*values, *[""] * (width - len(values))]
-        rows.append(row + [""] * (len(header) - len(row)))
-    return rows
+def statistics_table(clients: Mapping[int, ClientInfo]) -> pd.DataFrame:
+    """Make a table of what clients told: a row each, NaN for what it did not tell."""
+    import pandas as pd  # here: it takes half a second
 
-
-def _shown(value: float) -> str:
-    return "" if value != value else f"{value:g}" if value < 1e6 else str(value)
+    rows = []
+    for client, info in sorted(clients.items()):
+        row: dict[str, float] = {"client": client}
+        told = Statistics.from_json(info.introduced.get(TELLS, ""))
+        for name, value in (asdict(told) if told else {}).items():
+            if word := _LISTS.get(name):
+                row |= {f"{word}_{k}": v for k, v in enumerate(value)}
+            else:
+                row[name] = value
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def unlike_targets(clients: Mapping[int, ClientInfo], *, is_scaled: bool) -> list[str]:
@@ -424,16 +414,3 @@ def _apart(
         gap = abs(mean - center)
         is_turned = mean * center < 0 and abs(mean) > std and abs(center) > spread
         yield client, math.inf if is_turned else 2 * gap / (std + spread or 1e-300)
-
-
-def statistics_table(rows: Sequence[Sequence[str]]) -> str:
-    """Lay the rows out for the log; a client that sent nothing has dashes."""
-    table = Table(title="what clients told of their graphs")
-    kept = [i for i in range(len(rows[0])) if i == 0 or any(r[i] for r in rows[1:])]
-    for i in kept:
-        table.add_column(rows[0][i].replace("_", " "))
-    for row in rows[1:]:
-        table.add_row(*(row[i] or "-" for i in kept))
-    text = io.StringIO()
-    Console(file=text, width=120).print(table)
-    return text.getvalue().rstrip()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -35,6 +35,9 @@ from ..core.tasks import AVERAGE_PRECISION
 from ..registry import find_method, on_data
 from ..resolve import defaults
 from .model_folder import EMBEDDING, About, read_about, read_weights
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _NUMBERS = ("regression", EMBEDDING)  # kinds whose outputs are told as they are
 MEASURES = {"roc-auc": roc_auc, "mae": mean_absolute_error}  # of labels of tasks
@@ -147,38 +150,34 @@ class Predictions:
         found = MEASURES[self.metric](self.outputs, self.labels).per_task
         return dict(zip(self.labels_of, found.tolist(), strict=True))
 
-    def columns(self) -> list[tuple[str, list[str]]]:
-        """Name and cells of each column of what was predicted, then of the labels."""
-        names, labels = self.labels_of, self.labels
-        numbers = [
-            [repr(v) for v in column] for column in self.probabilities.T.tolist()
-        ]
-        if self.is_of_classes:
-            found = [("prediction", [names[k] for k in self.predicted])]
-            found += [(f"p({c})", p) for c, p in zip(names, numbers, strict=True)]
-        elif self.kind == EMBEDDING:
-            found = [*zip(names, numbers, strict=True)]
-        elif self.kind == "regression":
-            words = [f"prediction({t})" for t in names]
-            found = [*zip(words, numbers, strict=True)]
-        else:
-            found = []
-            for task, yes, p in zip(names, self.predicted.T, numbers, strict=True):
-                found += [(f"prediction({task})", [*map(str, yes)]), (f"p({task})", p)]
-        if labels is None:
-            return found
-        if self.is_of_classes:
-            return [*found, ("label", [names[k] for k in labels])]
-        return found + [
-            (f"label({task})", [*map(_number, column)])
-            for task, column in zip(names, labels.T, strict=True)
-        ]
+    def table(self) -> pd.DataFrame:
+        """One row for each item: what was predicted, then the labels.
 
-    def rows(self) -> list[list[str]]:
-        """One row for each item; those that are unfit come last and say why."""
-        cells = [column for _, column in self.columns()]
-        fit = [[*row, ""] for row in zip(self.names, *cells, strict=True)]
-        return fit + [[name, *[""] * len(cells), why] for name, why in self.unfit]
+        Those that are unfit come last and say why.
+        """
+        import pandas as pd  # here: it takes half a second
+
+        names, labels = self.labels_of, self.labels
+        found: dict[str, Any] = {self.column: self.names}
+        outputs = dict(zip(names, self.probabilities.T.tolist(), strict=True))
+        if self.is_of_classes:
+            found["prediction"] = [names[k] for k in self.predicted]
+            found |= {f"p({c})": p for c, p in outputs.items()}
+        elif self.kind == EMBEDDING:
+            found |= outputs
+        elif self.kind == "regression":
+            found |= {f"prediction({t})": p for t, p in outputs.items()}
+        else:
+            for (task, p), yes in zip(outputs.items(), self.predicted.T, strict=True):
+                found |= {f"prediction({task})": [*map(str, yes)], f"p({task})": p}
+        if labels is not None and self.is_of_classes:
+            found["label"] = [names[k] for k in labels]
+        elif labels is not None:
+            for task, column in zip(names, labels.T, strict=True):
+                found[f"label({task})"] = [*map(_number, column)]
+        unfit = pd.DataFrame(self.unfit, columns=[self.column, "problem"])
+        whole = pd.concat([pd.DataFrame({**found, "problem": ""}), unfit])
+        return whole.astype(object).fillna("")
 
     def write(self, path: str | Path) -> None:
         """Write the table as CSV.
@@ -187,8 +186,8 @@ class Predictions:
         ------
         StorageError
         """
-        header = [self.column, *(name for name, _ in self.columns()), "problem"]
-        write_csv(Path(path), (header, *self.rows()))
+        table = self.table()
+        write_csv(Path(path), (table.columns, *table.itertuples(index=False)))
 
 
 def _number(value: float) -> str:

@@ -60,7 +60,6 @@ def render(views: Sequence[RunView]) -> str:
         title=runs[0]["title"] if len(runs) == 1 else f"{len(runs)} runs",
         runs=runs,
         together=together,
-        notes=_notes(views),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 
@@ -97,7 +96,6 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "rules": _rules(summary),
         "class_lines": [*score_lines(summary), *describe_unscored(summary)],
         "clients": _clients(view)[:_MOST_ROWS],
-        "times": _times(view),
         "privacy": summary.get("privacy"),
         "failures": summary.get("failures", [])[:_MOST_ROWS],
         "num_failures": len(summary.get("failures", [])),
@@ -135,6 +133,7 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
         ("sent up", f"{view.moved['up'] / _MEGABYTE:.1f} MB"),
         ("sent down", f"{view.moved['down'] / _MEGABYTE:.1f} MB"),
         ("wall time", f"{sum(w for w, _ in view.seconds.values()):.1f} s"),
+        ("computing", f"{sum(c for _, c in view.seconds.values()):.1f} s"),
         ("failures", str(len(view.summary.get("failures", [])))),
         ("split seed", view.fact("split_seed")),
     ]
@@ -213,14 +212,6 @@ def _clients(view: RunView) -> list[list[str]]:
     ]
 
 
-def _times(view: RunView) -> list[tuple[str, str]]:
-    wall, computing = (sum(s[k] for s in view.seconds.values()) for k in (0, 1))
-    found = [("wall time", wall), ("computing of all clients", computing)]
-    if "overhead_s" in view.summary:
-        found.append(("no client was computing", view.summary["overhead_s"]))
-    return [(words, f"{seconds:.1f} s") for words, seconds in found]
-
-
 def _origin(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     names = ("git_commit", "run_id", "split_hash", "finished_utc", "weights_sha256")
     found = [(n.replace("_", " "), str(summary[n])) for n in names if summary.get(n)]
@@ -257,27 +248,6 @@ def _together(views: Sequence[RunView]) -> dict[str, Any] | None:
         )
         charts.append({"name": name, "chart": inline_svg(figure, name)})
     return {"rows": rows, "charts": charts}
-
-
-def _notes(views: Sequence[RunView]) -> list[str]:
-    """Say what a reader must know before comparing runs."""
-    notes = []
-    splits: dict[str, set[str]] = {}
-    for view in views:
-        if found := view.summary.get("split_hash"):
-            splits.setdefault(view.fact("dataset"), set()).add(str(found))
-    notes += [
-        f"The runs on {dataset} have {len(found)} different splits: their scores are"
-        " not paired."
-        for dataset, found in splits.items()
-        if len(found) > 1
-    ]
-    if len(views) > 1:
-        notes.append(
-            "Differences between single runs say little. Intervals over seeds:"
-            " fedgraph compare."
-        )
-    return notes
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:

@@ -69,13 +69,13 @@ PAGE = """
 {%- if runs|length > 1 %}run {{ loop.index }}: {{ r.title|plain }}{% else %}result{% endif %}</a></li>
 {%- endfor %}
 {%- if runs|length == 1 %}{% for part in
-["clients", "time", "privacy", "failures", "replay"] %}
+["clients", "privacy", "failures", "replay"] %}
 <li><a href="#run1-{{ part }}">{{ part }}</a></li>{% endfor %}{% endif %}
 </ul></nav></header>
 <main id="main" {% if runs|length == 1 %}class="only"{% endif %}>
-{%- for note in notes %}<p>{{ note|plain }}</p>{% endfor %}
 {%- if together %}
 <section id="together"><h2>Side by side</h2>
+<p>Differences between single runs say little. Intervals over seeds: fedgraph compare.</p>
 <div class="scroll" tabindex="0" role="region" aria-label="runs"><table>
 <thead><tr><th scope="col">run</th>{% for h in
 ["status", "score", "read by", "clients", "rounds", "MB up", "MB down", "seconds"] %}
@@ -119,9 +119,6 @@ PAGE = """
 {%- if r.clients %}<details><summary>Each client</summary>
 {{ table("clients, the first " ~ r.more_rows ~ " at most",
 ["client", "site", "examples"] + r.rules|map("first")|list, r.clients, [0,2]) }}</details>{% endif %}</section>
-<section id="{{ r.id }}-time"><h3>Time</h3>
-<dl class="facts">{% for name, value in r.times %}<div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>
-{%- endfor %}</dl></section>
 <section id="{{ r.id }}-privacy"><h3>Privacy</h3>
 {%- if r.privacy %}<p>{{ r.privacy.says|plain }}</p><details><summary>What each client spent</summary>
 {{ table("spent by client", ["client", "spent"], r.privacy.per_client.items()|list) }}</details>

@@ -8,8 +8,7 @@ import pytest
 import toys
 
 from fedgraph_flwr.core.data import GraphPartition, GraphSet, Statistics, measure
-from fedgraph_flwr.core.files import write_csv
-from fedgraph_flwr.results.printed import STATISTICS, statistics_rows, statistics_table
+from fedgraph_flwr.results.printed import statistics_table
 
 
 def path_and_node(y, node_ptr):
@@ -99,9 +98,7 @@ def test_table(tmp_path):
     clients = {
         c: toys.info(c, introduced={"statistics": s.to_json()}) for c, s in told.items()
     }
-    rows = statistics_rows({**clients, 1: toys.info(1)})
-    write_csv(tmp_path / STATISTICS, rows)
-    assert [row[0] for row in rows] == ["client", "0", "1", "2"]
-    assert rows[2][1:] == [""] * (len(rows[0]) - 1)
-    table = statistics_table(rows)
+    table = statistics_table({**clients, 1: toys.info(1)})
+    assert [*table["client"]] == [0, 1, 2]
+    assert table.iloc[1, 1:].isna().all()
     assert "homophily" in table

@@ -219,7 +219,7 @@ def test_no_value_of_the_description_ends_in_anything_but_a_refusal(folder, host
         with suppress(FedGraphError):
             found = load_model(folder).predict_test("/toys", client=0)
             found.score()
-            found.rows()
+            found.table()
         with suppress(FedGraphError):
             read_start(toys.resolved(**init))
 

@@ -1,4 +1,4 @@
-"""Commands around SpreadGNN: fingerprints and topologies."""
+"""Fingerprints of keys, and words for a network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import pytest
 
 from clients.sealing import KeyRing, fingerprint
 from clients.store import bind_run
+from fedgraph_flwr.core.network import Network, build_topology
 from fedgraph_flwr.node.node_config import trusted_peers
+from fedgraph_flwr.results.printed import describe_network, facts_of
 from simulations.cli import main as fedgraph
 
 # Fingerprints -------------------------------------------------------------------------
@@ -69,13 +71,15 @@ def test_no_keys_is_said_with_the_cure(site, capsys):
     assert "a run whose letters are sealed" in capsys.readouterr().err
 
 
-# Topologies ---------------------------------------------------------------------------
+# Networks -----------------------------------------------------------------------------
 
 
-def test_a_topology_is_said(capsys):
-    given = ["ring", "--clients", "4", "--without", "1,3"]
-    assert fedgraph(["topology", *given]) == 0
-    out = capsys.readouterr().out
-    assert "ring topology, 4 edges, connected, spectral gap 0.6667" in out
-    assert "2 dropped out (clients 1, 3), the 2 others went on and are in parts" in out
-    assert "client 0: 1, 3" in out
+def test_a_network_is_described():
+    network = Network(
+        topology=build_topology("ring", 4), weights="metropolis", gone=(1, 3)
+    )
+    assert describe_network(facts_of(network, dict.fromkeys(range(4), 5))) == (
+        "ring topology, 4 edges, connected, spectral gap 0.6667 with metropolis"
+        " weights; 2 dropped out (clients 1, 3), the 2 others went on and are in parts"
+        " [[0], [2]]"
+    )
