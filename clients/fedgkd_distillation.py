@@ -3,16 +3,11 @@
 Pan et al. 2023, Sec. 5.2 and Algorithm 2. Symbols: X^s features, y^s labels, A
 adjacency of the distilled graph, W the client's model, gamma sparsity, tau_g Gumbel
 temperature, E_d steps. Pairs of nodes u < v are numbered row by row.
-
-FedGKD's ablation (Pan et al. 2023, App. C) distils once, before training, with the
-method of Jin et al. 2022, *Condensing Graphs via One-Step Gradient Matching*
-(DosCond), arXiv:2206.07746.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from .graphs.whole_graph import DenseGraph, NodeStructure
+from .graphs.whole_graph import DenseGraph
 from .models.node_gnn import NodeGNN
 
 ONE_HOT_SHARE = 0.9  # what a learned label gives its class before the first step
@@ -46,14 +41,10 @@ class Distilled:
 class Recipe:
     """How to distil.
 
-    ``scale`` is the standard deviation of the features at the start: they are learned
-    in this unit, and inner products are those of features in this unit.
-    ``learning_rate`` is Adam's step in it; the paper names none. ``temperature`` is
-    tau_g.
+    ``learning_rate`` is Adam's step; the paper names none. ``temperature`` is tau_g.
     """
 
     steps: int
-    scale: float = 1.0
     learning_rate: float = 0.01
     gamma: float = 0.75
     temperature: float = 1.0
@@ -155,106 +146,27 @@ def distil(
     """
     frozen = copy.deepcopy(model).requires_grad_(False)
     num_classes = frozen.readout.out_features
-    units = x0.detach().clone().requires_grad_(True)  # features, in units of the scale
+    x = x0.detach().clone().requires_grad_(True)
     logits = label_logits(y0, num_classes).to(x0.device).requires_grad_(True)
-    optimizer = Adam([units, logits], lr=recipe.learning_rate, fused=True)
+    optimizer = Adam([x, logits], lr=recipe.learning_rate, fused=True)
     losses = []
     for draw in noise[: recipe.steps]:
         optimizer.zero_grad(set_to_none=True)
-        scores = edge_scores(units, recipe.gamma)
+        scores = edge_scores(x, recipe.gamma)
         edges = straight_through(scores, draw, recipe.temperature)
-        adjacency = to_adjacency(edges, len(units))
         shares = torch.softmax(logits, 1)
-        out = frozen.logits(recipe.scale * units, DenseGraph(adjacency))
+        out = frozen.logits(x, DenseGraph(to_adjacency(edges, len(x))))
         loss = soft_cross_entropy(out, shares)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(loss.detach())
-    shares = torch.softmax(logits.detach(), 1)
-    return settle(frozen, units.detach(), shares, recipe, losses)
-
-
-@torch.no_grad()
-def settle(
-    model: NodeGNN,
-    units: Tensor,
-    shares: Tensor,
-    recipe: Recipe,
-    losses: Sequence[Tensor] = (),
-) -> Distilled:
-    """Return the graph without noise, and the model's embeddings of its nodes."""
-    scores = edge_scores(units, recipe.gamma)
-    adjacency = to_adjacency((scores > 0).to(units.dtype), len(units))
-    x = recipe.scale * units
+    x = x.detach()
+    is_edge = edge_scores(x, recipe.gamma) > 0
+    adjacency = to_adjacency(is_edge.to(x.dtype), len(x))
     return Distilled(
         x=x,
-        h=model.represent(x, DenseGraph(adjacency)),
-        y=shares,
+        h=frozen.represent(x, DenseGraph(adjacency)),
+        y=torch.softmax(logits.detach(), 1),
         adjacency=adjacency,
         losses=tuple(float(loss) for loss in losses),
     )
-
-
-_EPS = 1e-6
-
-
-def gradient_distance(ours: Sequence[Tensor], target: Sequence[Tensor]) -> Tensor:
-    """Sum over tensors and rows of 1 - cosine; a bias counts as one row.
-
-    Source
-    ------
-    Jin et al. 2022, there by column: their weights are transposed.
-    """
-    parts = []
-    for a, b in zip(ours, target, strict=True):
-        rows_a, rows_b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])
-        cosine = (rows_a * rows_b).sum(1) / (
-            rows_a.norm(dim=1) * rows_b.norm(dim=1) + _EPS
-        )
-        parts.append((1 - cosine).sum())
-    return torch.stack(parts).sum()
-
-
-def graph_gradients(
-    model: NodeGNN, x: Tensor, graph: NodeStructure, y: Tensor
-) -> list[Tensor]:
-    """Gradients of cross-entropy on a graph by parameter, differentiable themselves."""
-    loss = nn.functional.cross_entropy(model.logits(x, graph), y)
-    return list(torch.autograd.grad(loss, list(model.parameters()), create_graph=True))
-
-
-def match_gradients(
-    starts: Iterable[tuple[NodeGNN, Sequence[Tensor]]],
-    final: NodeGNN,
-    x0: Tensor,
-    y0: Tensor,
-    noise: Tensor,
-    recipe: Recipe,
-) -> Distilled:
-    """Fit a small graph by one step per random start of the model.
-
-    Parameters
-    ----------
-    starts : iterable of (NodeGNN, gradients)
-        For each step an untrained model and its gradients on the client's training
-        nodes, one per parameter.
-    final : NodeGNN
-        Model that embeds the distilled nodes.
-    x0, y0, noise, recipe
-        As for ``distillation.distil``; labels stay as they are.
-    """
-    units = x0.detach().clone().requires_grad_(True)
-    optimizer = Adam([units], lr=recipe.learning_rate, fused=True)
-    losses = []
-    for draw, (model, target) in zip(noise[: recipe.steps], starts, strict=False):
-        optimizer.zero_grad(set_to_none=True)
-        scores = edge_scores(units, recipe.gamma)
-        edges = straight_through(scores, draw, recipe.temperature)
-        adjacency = to_adjacency(edges, len(units))
-        found = graph_gradients(model, recipe.scale * units, DenseGraph(adjacency), y0)
-        loss = gradient_distance(found, target)
-        (units.grad,) = torch.autograd.grad(loss, [units])
-        optimizer.step()
-        losses.append(loss.detach())
-    shares = nn.functional.one_hot(y0, final.readout.out_features).to(x0.dtype)
-    return settle(final, units.detach(), shares, recipe, losses)

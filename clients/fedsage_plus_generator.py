@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Adam
-from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
 from fedgraph_flwr.core.data import IntArray
@@ -72,7 +71,6 @@ class MendedGraph(NodeStructure):
 
 
 _WIDTHS = (256, 2048)  # of the feature generator, as in the authors' code
-_BLOCK = 16_384  # nodes; of larger graphs no block's hidden layers are kept
 
 
 @final
@@ -130,13 +128,7 @@ class NeighbourGenerator(nn.Module):
         counts = torch.relu(self.encoder.readout(h)).squeeze(1)
         drawn = torch.empty_like(h).normal_(0, 1, generator=generator)
         z = h + self.noise * drawn
-        if len(z) <= _BLOCK:
-            return counts, self._features(z)
-        parts = [
-            checkpoint(self._features, part, use_reentrant=False)
-            for part in torch.split(z, _BLOCK)
-        ]
-        return counts, torch.cat(parts)
+        return counts, self._features(z)
 
     def _features(self, z: Tensor) -> Tensor:
         """Latent vectors, (num_nodes, hidden) -> features of their neighbours."""
@@ -225,13 +217,10 @@ def feature_loss(features: Tensor, lost: Tensor, truth: Tensor) -> Tensor:
     """
     if not len(lost):
         return features.sum() * 0
-    parts = torch.split(lost, _BLOCK), torch.split(truth, _BLOCK)
     with torch.no_grad():
-        nearest = [
-            (features[nodes] - rows[:, None]).square().mean(2).argmin(1)
-            for nodes, rows in zip(*parts, strict=True)
-        ]
-    return (features[lost, torch.cat(nearest)] - truth).square().mean(1).mean()
+        distances = (features[lost] - truth[:, None]).square().mean(2)
+        nearest = distances.argmin(1)
+    return (features[lost, nearest] - truth).square().mean(1).mean()
 
 
 def cross_loss(features: Tensor, others: Sequence[Tensor]) -> Tensor:

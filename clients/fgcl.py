@@ -6,24 +6,22 @@ through its noisy views alone; see ``clients.privacy``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import IntArray
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.methods.fgcl import STORE_SIZE, FGCLParams
 
-from .graphs.batching import Batch, ClientData
+from .graphs.batching import Batch
 from .graphs.csr import send
 from .graphs.node_rows import MoleculeData, Nodes
-from .graphs.noisy_view import NoisyView, ViewedData, check_together, keep_view
+from .graphs.noisy_view import NoisyView
 from .graphs.structure import NoEdges, SparseStructure, Structure
 from .job import Job, ModelSpec
 from .losses import info_nce
@@ -49,9 +47,7 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
     graphs as they are, "no-edges" on their nodes alone.
     """
 
-    DATA: ClassVar[type[ClientData]] = ViewedData
     WHY_NOT = ""
-    data: ViewedData
     model: GraphModel
 
     @override
@@ -85,7 +81,6 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
             return
         epsilons = params.view_epsilons(privacy)
         partition = self.data.partition
-        self._check_memory()
         self.train_views = job.site.views(
             partition,
             partition.train,
@@ -103,22 +98,6 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
             epsilons=epsilons[:1],
             mode="once",
         )
-        self.nodes = self.data.nodes
-
-    def _check_memory(self) -> None:
-        """Refuse batches that would be too large before any noise is drawn."""
-        params, partition = self.params, self.data.partition
-        sizes = np.diff(partition.graphs.node_ptr)[partition.train]
-        batch_size = self.job.settings.batch_size
-        check_together(sizes, batch_size, key=RunSettings.key("batch_size"))
-        if self.contrasts:
-            # An epoch may end with the graph with which the next begins.
-            copies = 1 + math.ceil(STORE_SIZE / max(1, len(sizes)))
-            check_together(
-                np.repeat(sizes, copies),
-                min(STORE_SIZE, params.num_negatives * batch_size),
-                key=params.key("num_negatives"),
-            )
 
     # Evaluation: view 0 of the held-out graphs ------------------------------------
 
@@ -129,8 +108,7 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
         if structure is not None:
             return self.model(nodes, structure, None)  # type: ignore[no-any-return]
         if self.held_out is None:
-            views = self.held_out_views.views(0, 0)
-            self.held_out = self._ready("held-out", views, keep=True)
+            self.held_out = self._ready(self.held_out_views.views(0, 0))
         rows = self.held_out.places(batch.positions)
         (embeddings,) = self._embed(self.held_out, [rows], None)
         return self.model.head(embeddings)  # type: ignore[no-any-return]
@@ -150,7 +128,7 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
         before = self.triangles
         self.triangles = self.train_views.views(self.round.number, number)
         if self.triangles is not before:
-            self.view = self._ready("train", self.triangles, keep=self.draws_once)
+            self.view = self._ready(self.triangles)
         if number == 0 and self.contrasts:
             seed, client = self.job.settings.seed, self.job.client_id
             self.draws = numpy_rng(seed, client, self.round.number, "negatives")
@@ -212,48 +190,32 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
 
     def _choose(self, batch: Batch) -> IntArray:
         """Entries of the store that are the negatives of each graph of the batch."""
-        labels, k = self._labels(batch.positions), self.params.num_negatives
-        return self.queue.choose(batch.positions, labels, k, self.draws)
+        y, k = self.data.partition.graphs.y, self.params.num_negatives
+        return self.queue.choose(batch.positions, np.asarray(y), k, self.draws)
 
     def _embed_stored(self, used: IntArray, generator: torch.Generator) -> Tensor:
         """Embeddings of entries ``used`` of the store, by the model as it is."""
         if not len(used):
             return torch.zeros(0, self.job.settings.hidden_dim, device=self.job.device)
         num_nodes = np.diff(self.data.partition.graphs.node_ptr)
-        views = (self.queue.views(num_nodes),)
-        stored = self._ready("store", views, keep=False)
+        stored = self._ready((self.queue.views(num_nodes),))
         return self._embed(stored, [used], generator)[0]
 
     def _push(self, positions: IntArray) -> None:
         """Append view 1 of the client's graphs; by reference, if it is drawn once."""
-        self.queue.push(
-            positions,
-            0 if self.draws_once else self.round.number,
-            self._labels(positions),
-            None if self.draws_once else self.triangles[1],
-        )
+        views = None if self.draws_once else self.triangles[1]
+        self.queue.push(positions, views)
 
     @override
     def extra_state(self) -> dict[str, Tensor]:
         """Keep the store."""
         return self.queue.to_tensors()
 
-    # Views --------------------------------------------------------------------------
-
     def _plain(self, batch: Batch) -> Structure | None:
         """Structure of a run without noise; None with noise."""
         return None if self.is_noisy else _clean(batch, self.params)
 
-    def _ready(
-        self, name: str, views: tuple[Triangles, ...], *, keep: bool
-    ) -> NoisyView:
-        """Make views ready to be cut; ``keep`` what is used more than once."""
+    def _ready(self, views: tuple[Triangles, ...]) -> NoisyView:
+        """Make views ready to be cut into batches."""
         device, post = self.job.device, self.job.privacy.edge_post
-        if not keep:
-            return NoisyView(*views, device=device, post=post, nodes=self.nodes)
-        return keep_view(
-            self.data.kept, name, views, device=device, post=post, nodes=self.nodes
-        )
-
-    def _labels(self, positions: IntArray) -> np.ndarray:
-        return np.asarray(self.data.partition.graphs.y[positions])
+        return NoisyView(*views, device=device, post=post, nodes=self.data.nodes)

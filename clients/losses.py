@@ -1,7 +1,5 @@
 """Losses and penalties as pure functions of tensors.
 
-The loss and the projection network that InfoGraph and MVGRL share.
-
 Labels are a matrix (num_graphs, num_tasks) of floats, NaN where not observed.
 """
 

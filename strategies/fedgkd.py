@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
-from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
+from fedgraph_flwr.core.wire import NamedArrays, Parcel
 from fedgraph_flwr.methods.fedgkd import (
     FEATURE_MAPS,
     FEATURES,
@@ -175,43 +175,28 @@ def collapse_risk(num_clients: int, tau: float) -> bool:
 class FedGKD(AbstractPersonalStrategy):
     """Averages for each client by weights q = softmax(tau_s S), S a kernel of R.
 
-    With "static" distillation a client sends its task features once, and they count
-    from then on. The run stores R, S and q.
+    The run stores R, S and q.
     """
 
     params: FedGKDParams
 
     @override
-    def initialise(self, arrays: NamedArrays) -> None:
-        super().initialise(arrays)
-        self.kept: dict[int, NDArray[np.floating[Any]]] = {}  # of static distillation
-
-    @override
     def extra_downlink(self, server_round: int) -> NamedArrays:
-        """Send what clients distil from, if they are to distil."""
-        p = self.params
-        if server_round > self.last_round or not self._distils():
-            return {}  # the closing evaluation, or all is known
-        is_static = p.distillation == "static"
+        """Send what clients distil from, but for the closing evaluation."""
+        if server_round > self.last_round:
+            return {}
         info = next(iter(self.clients.values()))
         return common_start(
             self.settings.seed,
-            1 if is_static else server_round,
-            nodes_per_class=p.nodes_per_class,
+            server_round,
+            nodes_per_class=self.params.nodes_per_class,
             num_features=info.num_features,
             num_classes=info.num_classes,
         )
 
-    def _distils(self) -> bool:
-        """Whether clients are to distil; not once all their features are kept."""
-        is_static = self.params.distillation == "static"
-        return not is_static or len(self.kept) < len(self.clients)
-
     @override
     def extra_uplink(self, server_round: int, client: int) -> Layout:
-        """Expect task features if clients are to distil."""
-        if not self._distils():
-            return {}
+        """Expect task features."""
         info = self.clients[client]
         rows = self.params.nodes_per_class * info.num_classes
         columns = {
@@ -240,17 +225,9 @@ class FedGKD(AbstractPersonalStrategy):
     def _features(
         self, replies: Mapping[int, Parcel]
     ) -> list[NDArray[np.floating[Any]]]:
-        """M_i of the clients that replied: of this round, or kept from the first."""
+        """M_i of the clients that replied."""
         parts = [FEATURES + part for part in FEATURE_MAPS[self.params.feature_map]]
-        found = {}
-        for client, parcel in replies.items():
-            if client in self.kept:
-                found[client] = self.kept[client]
-                continue
-            found[client] = np.hstack([parcel.arrays[n] for n in parts])
-        if self.params.distillation == "static":
-            self.kept |= found
-        return list(found.values())
+        return [np.hstack([p.arrays[n] for n in parts]) for p in replies.values()]
 
     def _tell(self, server_round: int, r: FloatArray, q: FloatArray) -> None:
         p, n = self.params, len(q)
@@ -267,15 +244,3 @@ class FedGKD(AbstractPersonalStrategy):
                 " get the model of the most central client; lower fedgkd.tau"
             )
             log(WARNING, "%s", words)
-
-    @override
-    def state(self) -> tuple[NamedArrays, dict[str, Any]]:
-        """Return the models and, with static distillation, the features."""
-        arrays, facts = super().state()
-        kept = {str(c): m for c, m in self.kept.items()}
-        return {**arrays, **with_prefix(_KEPT, kept)}, facts
-
-    @override
-    def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
-        super().restore(arrays, facts)
-        self.kept = {int(c): m for c, m in select(_KEPT, arrays).items()}  # type: ignore[misc]

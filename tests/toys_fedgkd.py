@@ -11,9 +11,6 @@ PLAIN = {"fedgkd.tau-s": 0.0, "fedgkd.proximal-lambda": 0.0}
 ROUND = {"server-round": 1}
 
 
-STATIC = {"fedgkd.distillation": "static"}
-
-
 def make(tmp_path, *, partition=None, method="fedgkd", **overrides):
     partition = partition or toys.make_node_partition()
     return toys.make_client(tmp_path, method, partition=partition, **overrides)

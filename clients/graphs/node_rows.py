@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -15,9 +14,6 @@ from fedgraph_flwr.core.data import GraphSet, IntArray
 
 from .batching import Batch, ClientData, SingleBatch
 from .csr import csr, gather, send
-from .structure import Structure
-
-Spreading = Callable[[Tensor, Structure], Tensor]  # linear; (num_nodes, d) -> (., k d)
 
 
 @dataclass(frozen=True)
@@ -37,23 +33,6 @@ class DistinctRows:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-@dataclass(frozen=True)
-class SpreadRows(DistinctRows):
-    """Features, and their sums over noisy edges, computed beforehand.
-
-    A first layer is linear in features, which never change: what it spreads is one-hot
-    columns of ``ids``, once, and what is left is a product with its weights.
-
-    Parameters
-    ----------
-    spread : callable
-        Gives the result of a way of spreading the one-hot columns, for these nodes:
-        shape (num_nodes, k * num_distinct).
-    """
-
-    spread: Callable[[Spreading], Tensor]
 
 
 @dataclass(frozen=True)
@@ -90,26 +69,15 @@ class NodeRows:
             self.table = torch.from_numpy(table).float().to(device)
         self._ids = torch.from_numpy(x).long().to(device)
 
-    def ids(self, positions: IntArray) -> Tensor:
-        """Return each node's row in ``table``, or its one-hot column: (num_nodes,)."""
-        return self._ids[gather(self._node_ptr, positions, self.device)[0]]
-
-    def batch(self, positions: IntArray, *, by_table: bool = False) -> NodeBatch:
-        """Join the nodes of the graphs at ``positions``, repeats allowed.
-
-        Parameters
-        ----------
-        positions : int64 array
-        by_table : bool
-            Give features as :class:`DistinctRows` even if that is not shorter.
-        """
+    def batch(self, positions: IntArray) -> NodeBatch:
+        """Join the nodes of the graphs at ``positions``, repeats allowed."""
         rows, ptr, sizes = gather(self._node_ptr, positions, self.device)
         graphs = torch.arange(len(positions), device=self.device)
         columns = torch.arange(len(rows), device=self.device)
         ids = self._ids[rows]
         x: Tensor | DistinctRows = ids
         if self.table is not None:  # whichever is the shorter product
-            few = by_table or len(self.table) < len(rows)
+            few = len(self.table) < len(rows)
             x = DistinctRows(self.table, ids) if few else self.table[ids]
         return NodeBatch(
             x=x,

@@ -35,12 +35,9 @@ class Structure(ABC):
     degree : tensor, shape (num_nodes,)
         Sum of w over a node's neighbours; of absolute values for signed weights that
         are to be normalised so.
-    is_non_negative : bool
-        Whether no weight can be negative.
     """
 
     degree: Tensor
-    is_non_negative: bool = True
 
     @abstractmethod
     def sum(self, x: Tensor) -> Tensor:
@@ -64,6 +61,10 @@ class Structure(ABC):
 
     _inverse_root: Tensor | None = None
 
+
+class CleanStructure(Structure):
+    """Edges as they are: each has weight 1."""
+
     def attend_by_heads(
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
     ) -> Tensor:
@@ -83,9 +84,7 @@ class Structure(ABC):
     ) -> Tensor:
         """Row v becomes sum_u a_uv x_u, where u runs over neighbours and v itself.
 
-        ``a_uv = w_uv exp(e_uv) / sum_u w_uv exp(e_uv)`` with
-        ``e_uv = LeakyReLU(source_u + target_v)`` and w_vv = 1: weights multiply the
-        attention before it is normalised again, so 0 is no edge and 1 is GAT.
+        a_uv is the softmax over u of ``LeakyReLU(source_u + target_v)``, as of GAT.
 
         Parameters
         ----------
@@ -103,7 +102,7 @@ def power(degree: Tensor, exponent: float) -> Tensor:
 
 
 @final
-class SparseStructure(Structure):
+class SparseStructure(CleanStructure):
     """Clean graphs by sparse products; sums are those of a dense 0/1 matrix.
 
     Measured on one core for molecules of 29 nodes and 64 features: 22 against 194
@@ -143,7 +142,7 @@ class SparseStructure(Structure):
 
 
 @final
-class OneGraph(Structure):
+class OneGraph(CleanStructure):
     """A single clean graph as a dense 0/1 matrix: few, short operations.
 
     A molecule is so small that the number of operations counts, not their size.
@@ -196,7 +195,7 @@ class OneGraph(Structure):
         return (a @ x.transpose(0, 1)).transpose(0, 1).flatten(1)
 
 
-def clean_structure(batch: Batch) -> Structure:
+def clean_structure(batch: Batch) -> CleanStructure:
     """Edges of clean graphs, in the form that is fastest for the batch."""
     is_small = batch.num_graphs == 1 and len(batch.x) <= MAX_ONE
     return OneGraph(batch) if is_small else SparseStructure(batch)
@@ -219,17 +218,6 @@ class NoEdges(Structure):
     def sum(self, x: Tensor) -> Tensor:
         """Zeros, (num_nodes, d): there are no neighbours."""
         return torch.zeros_like(x)
-
-    @override
-    def attend(
-        self,
-        x: Tensor,
-        source: Tensor,
-        target: Tensor,
-        mask: Mask | None = None,
-    ) -> Tensor:
-        """Attend to the node itself only."""
-        return x if mask is None else mask(torch.ones_like(x[:, :1])) * x
 
 
 @torch.no_grad()

@@ -6,6 +6,8 @@ Sun, Hoffmann, Verma, Tang 2020, arXiv:1908.01000; code ``unsupervised/`` of
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,7 +15,6 @@ from typing_extensions import override
 
 from ..graphs.batching import Batch
 from ..graphs.ops import linear, sum_neighbours, sum_pool
-from .projection import ProjectionNetwork
 
 
 class BatchNorm(nn.Module):
@@ -67,6 +68,41 @@ class GINLayer(nn.Module):
         x = functional.embedding(x, weight) if x.dim() == 1 else x @ weight
         x = torch.relu(x + sum_neighbours(x, adjacency) + self.inner.bias)
         return self.norm(torch.relu(self.outer(x)), training)  # type: ignore[no-any-return]
+
+
+class ProjectionNetwork(nn.Module):
+    """Three linear layers, an activation after each, plus a linear shortcut.
+
+    Parameters
+    ----------
+    num_in, num_out : int
+    activation : callable
+        Makes an activation module, once per layer.
+    generator : torch.Generator
+    """
+
+    def __init__(
+        self,
+        num_in: int,
+        num_out: int,
+        activation: Callable[[], nn.Module],
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.block = nn.Sequential(
+            linear(num_in, num_out, generator),
+            activation(),
+            linear(num_out, num_out, generator),
+            activation(),
+            linear(num_out, num_out, generator),
+            activation(),
+        )
+        self.shortcut = linear(num_in, num_out, generator)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, num_in) -> (n, num_out)."""
+        return self.block(x) + self.shortcut(x)  # type: ignore[no-any-return]
 
 
 class InfoGraph(nn.Module):

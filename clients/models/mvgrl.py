@@ -18,7 +18,7 @@ from typing_extensions import override
 from ..graphs.batching import Batch
 from ..graphs.csr import DiffusionView
 from ..graphs.ops import sum_neighbours, sum_pool, weighted_sum
-from .projection import ProjectionNetwork
+from .infograph import ProjectionNetwork
 
 Propagate = Callable[[Tensor], Tensor]
 

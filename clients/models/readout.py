@@ -64,21 +64,12 @@ class ReadoutModel(nn.Module):
         """h_G of every graph, shape (num_graphs, hidden), entries >= 0."""
         of_x, of_h = self.readout_in.weight.tensor_split([self._num_features], 1)
         own = times(nodes.x, of_x, self.readout_in.bias)  # (num_nodes, hidden)
-        z = torch.relu(own + self.encode(nodes.x, structure, generator, of_h))
+        h = self.encoder(nodes.x, structure, generator)
+        z = torch.relu(own + h @ of_h.t())
         r = torch.relu(self.readout_out(z))
         total = sum_pool(r, nodes.membership, nodes.graph_of_node)
         sizes = nodes.membership.crow_indices().diff()
         return total / sizes[:, None]
-
-    def encode(
-        self,
-        x: Tensor | DistinctRows,
-        structure: Structure,
-        generator: torch.Generator | None,
-        then: Tensor,
-    ) -> Tensor:
-        """Encode nodes, times a matrix: H @ then.T, shape (num_nodes, len(then))."""
-        return self.encoder(x, structure, generator) @ then.t()  # type: ignore[no-any-return]
 
     @override
     def forward(

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from ..graphs.node_rows import DistinctRows, Nodes
 from ..graphs.ops import dropout_mask, relu_dropout, uniform
-from ..graphs.structure import Mask, OneGraph, Structure
+from ..graphs.structure import CleanStructure, Mask, OneGraph, Structure
 from .readout import ReadoutModel, times
 
 NUM_HEADS = 2
@@ -112,7 +112,7 @@ class GATLayer(nn.Module):
     def forward(
         self,
         x: Tensor | DistinctRows,
-        structure: Structure,
+        structure: CleanStructure,
         generator: torch.Generator | None,
     ) -> Tensor:
         """Features or one-hot columns of nodes -> (num_nodes, num_heads * num_out)."""
@@ -167,7 +167,7 @@ class GAT(nn.Module):
     def forward(
         self,
         x: Tensor | DistinctRows,
-        structure: Structure,
+        structure: CleanStructure,
         generator: torch.Generator | None,
     ) -> Tensor:
         """Node embeddings H, shape (num_nodes, hidden); dropout iff a generator."""

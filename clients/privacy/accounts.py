@@ -2,8 +2,7 @@
 
 Every charge is on the disk before what it pays for: edges are read, or an update is
 sent. A crash then counts a release that did not happen and never misses one that did.
-Nothing is taken back. What is released again, byte for byte, is not charged again; it
-is drawn from the disk (views) or from a stream of the same name (updates).
+Nothing is taken back. What is released again, byte for byte, is not charged again.
 
 Two notions are counted apart, as their numbers do not compare:
 
@@ -13,16 +12,14 @@ up; different graphs hold different edges, so a client's total is the maximum.
 ``client``: (epsilon, delta) of noisy model updates, see
 :mod:`clients.privacy.gaussian`.
 
-Each charge stands in one table of the site's file, by run, client, data set and row of
-the data set. A total of one run, of all runs, or of all clients that a site hosts is a
-sum over that table.
+Each charge is a row of one table of the site's file, by run, client, data set and row
+of the data set; totals are sums over that table.
 
-Nothing there depends on the graphs, not even a name: an account that started afresh
-with changed files would tell that they changed. Other data under the same name are
-therefore counted together, too much rather than too little; a site that really holds
-new data starts with a new state folder. Of data that come as a file or folder per
-client each has rows of its own. Its account goes by its name and by the client's id: to
-change one of the two begins no other.
+Nothing there depends on the graphs: an account that started afresh with changed files
+would tell that they changed. Other data under the same name are therefore counted
+together, too much rather than too little; a site with new data starts with a new state
+folder. Of data that come as a file per client each has rows of its own. Its account
+goes by its name and by the client's id: to change one of the two begins no other.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +48,8 @@ EDGE_BUDGET = PrivacySettings.key("budget_max")
 UPDATE_BUDGET = PrivacySettings.key("update_budget_max")
 _OF_RUN = "privacy.budget-max (privacy.budget-scope = 'lifetime')"
 _OF_SITE = "edge-epsilon-max of this site's policy"
-# Rows that count for a client: those of its data by anyone, and of its renamed files.
-_COUNTS = "data = ? AND (source IN (?, '') OR client = ?)"
+_OF_ALL_UPDATES = "update-epsilon-max of this site's policy"
+_Rows = Callable[..., list[Any]]  # of a query and its values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +64,8 @@ class Budgets:
         Epsilon of a row over all runs and all clients of the site: what the run allows,
         and what the site's policy allows.
     site_update, site_delta : float
-        Epsilon of all updates of the site over all runs, at this delta. Those of all
-        its clients count together, whatever their ids and their data, as one operator
-        may give the same data another id.
+        Epsilon of all updates of the site over all runs, at this delta, whatever the
+        ids of its clients.
     both : bool
         Whether edges and updates may be charged to the same client.
     """
@@ -105,7 +101,12 @@ class Account:
     client: tuple[float, float] = (0.0, 0.0)
 
 
-_Rows = Callable[..., list[Any]]  # of a query and its values
+class Total(NamedTuple):
+    """Largest epsilon of some graphs, whoever drew them, or drawn by the client."""
+
+    in_run: float
+    over_runs: float
+    own: float
 
 
 class Ledger:
@@ -114,17 +115,14 @@ class Ledger:
     Parameters
     ----------
     folder : path
-        ``<state-dir>/<experiment>/client-<id>``; the same after a restart and after a
-        resume.
+        ``<state-dir>/<experiment>/client-<id>``.
     data : str
         Name of the data set.
     rows : int64 array, shape (num_graphs,)
         Row in the data set of each of the client's graphs in this run. A client that
         holds a graph twice pays for it twice.
     source : str
-        Name of the file that ``rows`` are of, where clients have files of their own.
-        What the client drew of files of other names counts too: one may have been
-        renamed. So does what was counted for the data set without a file.
+        Name of the file that ``rows`` are of, if clients have files of their own.
     budgets : Budgets
     """
 
@@ -155,24 +153,27 @@ class Ledger:
         """
         return self._account(self._database.rows)
 
-    def totals(self, *parts: IntArray, in_run: bool = False) -> list[float]:
-        """Largest epsilon over the graphs at each of some positions, whoever drew.
-
-        Over all runs, unless of this run alone.
-        """
-        spent = self._totals(self._database.rows, in_run=in_run)
-        rows = (self._rows[positions].tolist() for positions in parts)
-        return [max((spent.get(r, 0.0) for r in of), default=0.0) for of in rows]
-
-    def own(self, positions: IntArray) -> float:
-        """Largest epsilon that the client itself has drawn of these graphs."""
-        query = "SELECT row, epsilon FROM edges WHERE data = ? AND source = ?"
-        found = self._database.rows(
-            f"{query} AND client = ?", self._data, self._source, self.whose[1]
+    def totals(self, *parts: IntArray) -> list[Total]:
+        """Largest epsilon over the graphs at each of some positions."""
+        of_run, of_all, own = (defaultdict[int, float](float) for _ in range(3))
+        query = "SELECT row, experiment = ?, client = ? AND source = ?, sum(epsilon)"
+        experiment, client = self.whose
+        found = self._by_row(
+            self._database.rows,
+            np.concatenate([self._rows[part] for part in parts]),
+            f"{query} FROM edges",
+            (experiment, client, self._source),
         )
-        spent = _sums(found)
-        rows = self._rows[positions].tolist()
-        return max((spent.get(r, 0.0) for r in rows), default=0.0)
+        for row, is_of_run, is_own, epsilon in found:
+            of_all[row] += epsilon
+            of_run[row] += epsilon * is_of_run
+            own[row] += epsilon * is_own
+
+        def largest(spent: Mapping[int, float], part: IntArray) -> float:
+            rows = self._rows[part].tolist()
+            return max((spent.get(row, 0.0) for row in rows), default=0.0)
+
+        return [Total(*(largest(of, p) for of in (of_run, of_all, own))) for p in parts]
 
     def check_drawn(self, positions: IntArray, epsilon: float) -> None:
         """Refuse to go on with a draw of the graphs at ``positions`` if it is not here.
@@ -201,23 +202,30 @@ class Ledger:
                 f" {len(self._rows)}; use another state folder for other data"
             )
         account = Account(edge=np.zeros(num_graphs), num_draws=times)
-        query = f"SELECT position, epsilon FROM edges WHERE {whose}"
+        query = f"SELECT position, sum(epsilon) FROM edges WHERE {whose} GROUP BY 1"
         for position, epsilon in rows(query, *self.whose):
-            account.edge[position] += epsilon
+            account.edge[position] = epsilon
         query = f"SELECT noise, epsilon, delta FROM updates WHERE {whose}"
         for noise, epsilon, delta in rows(f"{query} ORDER BY number", *self.whose):
             account.updates[noise] = account.updates.get(noise, 0) + 1
             account.client = (epsilon, delta)
         return account
 
-    def _totals(self, rows: _Rows, *, in_run: bool = False) -> dict[int, float]:
-        query = f"SELECT row, epsilon FROM edges WHERE {_COUNTS}"
-        values = (self._data, self._source, self.whose[1])
-        if in_run:
-            return _sums(rows(f"{query} AND experiment = ?", *values, self.whose[0]))
-        held = json.dumps(np.unique(self._rows).tolist())
-        return _sums(
-            rows(f"{query} AND row IN (SELECT value FROM json_each(?))", *values, held)
+    def _by_row(
+        self, rows: _Rows, held: IntArray, query: str, values: tuple[object, ...]
+    ) -> list[Any]:
+        """Ask for the charges that count, by rows of the data set among ``held``.
+
+        They are those of the client's data by anyone, and of the client by other names
+        of its file.
+        """
+        counts = "data = ? AND (source IN (?, '') OR client = ?)"
+        among = "row IN (SELECT value FROM json_each(?))"
+        these = json.dumps(np.unique(held).tolist())
+        return rows(
+            f"{query} WHERE {counts} AND {among} GROUP BY 1, 2, 3",
+            *values,
+            *(self._data, self._source, self.whose[1], these),
         )
 
     # Charging -----------------------------------------------------------------------
@@ -232,15 +240,15 @@ class Ledger:
             were charged before and both are not allowed. Nothing is charged then.
         """
         with self._database.transaction() as db:
-            rows, budgets = _rows_of(db), self._budgets
+            rows = _rows_of(db)
             account = self._account(rows)
             self._check_notion(bool(account.updates), "edge", "client")
             np.add.at(account.edge, positions, epsilon)  # a graph drawn twice pays so
-            after = account.edge[positions]
-            for position, total in zip(positions.tolist(), after, strict=True):
-                whose = f"epsilon of graph {position}"
-                _check(whose, total, budgets.edge, EDGE_BUDGET)
-            self._check_rows(self._totals(rows), positions, epsilon)
+            for position in np.unique(positions).tolist():
+                what = f"epsilon of graph {position}"
+                total = float(account.edge[position])
+                _check(what, total, self._budgets.edge, EDGE_BUDGET)
+            self._check_rows(rows, positions, epsilon)
             account.num_draws += 1
             key = (*self.whose, self._data, self._source)
             held = self._rows.tolist()
@@ -253,20 +261,15 @@ class Ledger:
             )
         return account
 
-    def _check_rows(
-        self, spent: Mapping[int, float], positions: IntArray, epsilon: float
-    ) -> None:
+    def _check_rows(self, rows: _Rows, positions: IntArray, epsilon: float) -> None:
         budgets = self._budgets
         budget, whose = min((budgets.lifetime, _OF_RUN), (budgets.site, _OF_SITE))
-        for row, times in Counter(self._rows[positions].tolist()).items():
-            total = spent.get(row, 0.0) + times * epsilon
-            if not total <= budget * (1 + ROUNDING):
-                raise PrivacyBudgetError(
-                    "this draw would bring the total epsilon over all runs of row"
-                    f" {row} to {total:.6g}; {whose} allows {budget:.6g}. Nothing was"
-                    " read. What the clients of this site spent before stands in"
-                    f" {self.path}; raise the budget, or stop here"
-                )
+        query, held = "SELECT row, 0, 0, sum(epsilon) FROM edges", self._rows[positions]
+        found = self._by_row(rows, held, query, ())
+        spent = {row: epsilon for row, _, _, epsilon in found}
+        for row, times in Counter(held.tolist()).items():
+            what = f"epsilon over all runs of row {row}"
+            _check(what, spent.get(row, 0.0) + times * epsilon, budget, whose)
 
     def charge_update(
         self,
@@ -278,18 +281,14 @@ class Ledger:
     ) -> Account:
         """Count one more noisy update; to be called before it leaves the client.
 
-        An update that was counted before is not counted again.
-
         Parameters
         ----------
-        noise_multiplier : float
-        delta : float
         epsilon_of : callable
             (number of updates by noise multiplier, delta) -> epsilon of them together,
             e.g. :func:`clients.privacy.gaussian.epsilon_of`.
         release : str
-            Name of the update, a digest of its content: the same noise is on every
-            update of this name, and on no other.
+            Name of the update, by its content. One that was counted is not counted
+            again.
 
         Raises
         ------
@@ -298,7 +297,7 @@ class Ledger:
             charged before and both are not allowed. Nothing is charged then.
         """
         with self._database.transaction() as db:
-            rows = _rows_of(db)
+            rows, budgets = _rows_of(db), self._budgets
             account = self._account(rows)
             known = "SELECT 1 FROM updates WHERE experiment = ? AND client = ?"
             if rows(f'{known} AND "release" = ?', *self.whose, release):
@@ -307,28 +306,19 @@ class Ledger:
             updates = account.updates
             updates[noise_multiplier] = updates.get(noise_multiplier, 0) + 1
             account.client = (epsilon_of(updates, delta), delta)
-            _check("epsilon", account.client[0], self._budgets.update, UPDATE_BUDGET)
-            self._check_site(rows, noise_multiplier, epsilon_of)
+            _check("epsilon", account.client[0], budgets.update, UPDATE_BUDGET)
+            if budgets.site_update < math.inf:
+                query = "SELECT noise, COUNT(*) FROM updates GROUP BY 1"
+                every = Counter({noise_multiplier: 1}) + Counter(dict(rows(query)))
+                total = epsilon_of(every, budgets.site_delta)
+                what = "epsilon of all updates of this site over all runs"
+                _check(what, total, budgets.site_update, _OF_ALL_UPDATES)
             db.execute(
                 'INSERT INTO updates (experiment, client, "release", noise, epsilon,'
                 " delta) VALUES (?, ?, ?, ?, ?, ?)",
                 (*self.whose, release, noise_multiplier, *account.client),
             )
         return account
-
-    def _check_site(self, rows: _Rows, noise: float, epsilon_of: EpsilonOf) -> None:
-        budget, delta = self._budgets.site_update, self._budgets.site_delta
-        if budget == math.inf:
-            return
-        updates = Counter(dict(rows("SELECT noise, COUNT(*) FROM updates GROUP BY 1")))
-        updates[noise] += 1
-        total = epsilon_of(updates, delta)
-        if not total <= budget * (1 + ROUNDING):
-            raise PrivacyBudgetError(
-                "this update would bring the total epsilon of this site's updates over"
-                f" all runs to {total:.6g}, at delta {delta:g}; update-epsilon-max of"
-                f" its policy allows {budget:.6g}. Nothing was sent"
-            )
 
     def _check_notion(self, other_used: bool, this: str, other: str) -> None:
         if other_used and not self._budgets.both:
@@ -344,18 +334,10 @@ def _check(what: str, total: float, budget: float, name: str) -> None:
     if not total <= budget * (1 + ROUNDING):  # NaN is refused
         raise PrivacyBudgetError(
             f"this draw would bring the total {what} to {total:.6g}; {name} allows"
-            f" {budget:.6g}. Nothing was read. Raise {name}, draw noise less often, or"
-            " stop earlier"
+            f" {budget:.6g}. Nothing was read, and nothing leaves. Raise {name}, draw"
+            " noise less often, or stop earlier"
         )
 
 
 def _rows_of(db: sqlite3.Connection) -> _Rows:
     return lambda query, *values: db.execute(query, values).fetchall()
-
-
-def _sums(found: list[tuple[int, float]]) -> dict[int, float]:
-    """Return the exact sum of each row's epsilons, whatever their order."""
-    by_row: defaultdict[int, list[float]] = defaultdict(list)
-    for row, epsilon in found:
-        by_row[row].append(epsilon)
-    return {row: math.fsum(epsilons) for row, epsilons in by_row.items()}

@@ -1,25 +1,22 @@
 """Differentially private client updates: clip, add Gaussian noise, account.
 
-Applies to any method that sends tensors: the update is all shared tensors of a client
-together, as one flat vector, minus what the client received.
+The update is all shared tensors of a client together, as one flat vector, minus what
+the client received; any method that sends tensors may use it.
 
-What is protected. Each client adds the noise itself, before anything leaves it, so the
-guarantee is client-level and holds against the server and all who see the updates
-(the local model): for any two data sets that the *whole client* might hold, the updates
-it sends in all rounds are (epsilon, delta)-indistinguishable. Two clipped updates are
-up to 2 C apart, so noise of standard deviation sigma C has the effective multiplier
-sigma / 2.
+What is protected. Each client adds the noise itself (the local model), so the guarantee
+holds against the server and all who see the updates: for any two data sets that the
+*whole client* might hold, the updates it sends in all rounds are (epsilon,
+delta)-indistinguishable. Two clipped updates are up to 2 C apart, so noise of standard
+deviation sigma C has the effective multiplier sigma / 2.
 
-Composition is over the rounds in which the client took part; each sees the results of
-those before (adaptive composition). No amplification by sampling of clients or graphs
-is claimed: the server knows who takes part. Not covered: numbers of examples, metrics,
-figures and whatever else a reply holds beside the update. As for edge noise, a seed
-that others know protects nothing, and doubles are not hardened.
+Composition is adaptive, over the rounds in which the client took part. No amplification
+by sampling is claimed: the server knows who takes part. Not covered is whatever else a
+reply holds: numbers of examples, metrics, figures. A seed that others know protects
+nothing, and doubles are not hardened.
 
-A release is named by its content (:func:`release_name`): all that an update is computed
-from, and the update. Its noise and its charge go by that name. A round that is repeated
-after a crash with the same content therefore sends the same bytes, at no further cost,
-and two different updates never have the same noise.
+Noise and charge go by the content of a release (:func:`release_name`). A round that is
+repeated after a crash sends the same bytes, at no further cost, and two different
+updates never have the same noise.
 """
 
 from __future__ import annotations
@@ -48,13 +45,6 @@ def update_norm(update: Sequence[Array]) -> float:
 
 def clip_update(update: Sequence[Array], clip_norm: float) -> list[Array]:
     """Scale all tensors by min(1, C / norm), the norm being that of all together.
-
-    Parameters
-    ----------
-    update : list of float arrays
-        Trained minus received, all shared tensors.
-    clip_norm : float
-        C > 0.
 
     Raises
     ------
@@ -89,10 +79,8 @@ def privatise_update(
     Parameters
     ----------
     update : list of float arrays
-    clip_norm : float
-        C > 0.
-    noise_multiplier : float
-        sigma > 0.
+    clip_norm, noise_multiplier : float
+        C and sigma, > 0.
     rng : Noise
         Of this release alone, once the ledger has been charged.
 
@@ -125,15 +113,11 @@ def release_name(
     ----------
     update : list of float arrays
         Before it is clipped.
-    server_round : int
     inputs : list of array
-        What the update was computed from, beside the data: the received tensors and
-        the stored ones. A server that asks twice for a round then learns nothing from
-        whether two answers are equal: they are if it sent the same.
-    clip_norm, noise_multiplier : float
+        What it was computed from, beside the data: received and stored tensors. Two
+        answers are then equal if the server sent the same, which tells it nothing.
     secret : str
-        Of the site: with another one the same update gets other noise, and is another
-        release.
+        Of the site: another one makes another release.
     """
     about = (server_round, clip_norm, noise_multiplier, secret)
     digest = hashlib.sha256(repr(about).encode())
@@ -148,15 +132,8 @@ def release_name(
 def epsilon_of(updates: Mapping[float, int], delta: float) -> float:
     """Epsilon of a client's noisy updates together, for replacing all of its data.
 
-    Exact, and as quick for any noise and number: Gaussian mechanisms with multipliers
-    s_i are together one with ``sum(s_i ** -2) ** -0.5``.
-
-    Parameters
-    ----------
-    updates : mapping of float to int
-        In how many rounds the client sent an update with each noise multiplier.
-    delta : float
-        In (0, 1).
+    Exact: Gaussian mechanisms with multipliers s_i are together one with
+    ``sum(s_i ** -2) ** -0.5``. ``updates`` counts updates by noise multiplier.
 
     Raises
     ------

@@ -20,13 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.core.data import GraphSet, IntArray, pointer
-from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.errors import DataError
 
 from .stream import Noise
 
 FloatArray = NDArray[np.float32]
 SIGNED_POSTS = ("abs-degree", "debiased")  # normalised by 1 + sum |w|
-MIN_EPSILON_RAW = 100.0
 MAX_NODES = 4000  # of one graph: a matrix of 61 MiB, a step of 222 MiB (GAT: 747)
 MAX_PAIRS = 2**28  # of one view of all graphs of a client: 1 GiB
 
@@ -38,10 +37,7 @@ class Triangles:
     Parameters
     ----------
     values : float32 array, shape (num_pairs,)
-        Entries (u, v), u < v, row by row, graph after graph. Half a dense matrix and a
-        fifth of an edge list with both directions. Not float16: it would move an
-        embedding by 1e-6 at most, but saves only 1 kB per molecule and would have to
-        be widened for every batch.
+        Entries (u, v), u < v, row by row, graph after graph.
     num_nodes : int64 array, shape (num_graphs,)
     positions : int64 array, shape (num_graphs,)
         Which of the client's graphs these are.
@@ -52,9 +48,7 @@ class Triangles:
     positions: IntArray
 
     def __post_init__(self) -> None:
-        assert len(self.values) == self.ptr[-1], (
-            "values do not fit the numbers of nodes"
-        )
+        assert len(self.values) == self.ptr[-1]
 
     @property
     def ptr(self) -> IntArray:
@@ -115,11 +109,6 @@ def add_noise(triangle: NDArray[np.floating], epsilon: float, rng: Noise) -> Flo
     epsilon : float
         > 0 and finite. Each graph is protected with this epsilon, for one edge.
     rng : Noise
-
-    Source
-    ------
-    FGCL, Eq. (3). Differs: pairs u < v only, not both directions, which would
-    release each pair twice.
     """
     noise = rng.laplace(0.0, 1.0 / epsilon, len(triangle))
     return (triangle + noise).astype(np.float32)
@@ -131,9 +120,7 @@ def post_process(noisy: Triangles, epsilon: float, post: str) -> Triangles:
     Parameters
     ----------
     noisy : Triangles
-        Results of :func:`add_noise`.
-    epsilon : float
-        With which they were released.
+        Results of :func:`add_noise` with ``epsilon``.
     post : str
         ``"clamp01"``: nearest number in [0, 1]. A pair without edge has mean
         ``c = (1 - exp(-epsilon)) / (2 epsilon)`` then, one with edge ``1 - c``.
@@ -144,21 +131,11 @@ def post_process(noisy: Triangles, epsilon: float, post: str) -> Triangles:
         1 + sum of |w| instead of 1 + sum of w.
         ``"debiased"``: ``(clamp01 - c) / (1 - 2 c)``, whose mean is exactly A_uv. It
         varies less than the raw value, but can be negative: divided as "abs-degree".
-        ``"none"``: values as they are, divided by their sum; for epsilon >= 100 only.
-
-    Raises
-    ------
-    ConfigError
-        "none" for a smaller epsilon.
-    DataError
-        With "none": a value is not finite, or 1 + the sum of a node's weights is not
-        positive, so that the normalisation of a GCN would not be a number.
 
     Source
     ------
     Ours: the paper does not say what it did.
     """
-    check_post(post, epsilon)
     w = noisy.values
     if post in ("clamp01", "debiased"):
         w = np.clip(w, 0.0, 1.0)
@@ -169,10 +146,7 @@ def post_process(noisy: Triangles, epsilon: float, post: str) -> Triangles:
         w = (w > 0.5).astype(np.float32)
     elif post == "relu":
         w = np.maximum(w, 0.0)
-    result = Triangles(values=w, num_nodes=noisy.num_nodes, positions=noisy.positions)
-    if post == "none":
-        _check_normalisable(result)
-    return result
+    return Triangles(values=w, num_nodes=noisy.num_nodes, positions=noisy.positions)
 
 
 def clamp_bias(epsilon: float) -> float:
@@ -180,35 +154,8 @@ def clamp_bias(epsilon: float) -> float:
     return -math.expm1(-epsilon) / (2.0 * epsilon)
 
 
-def check_post(post: str, epsilon: float) -> None:
-    """Raise ConfigError unless ``post`` is allowed with ``epsilon``."""
-    if post == "none" and epsilon < MIN_EPSILON_RAW:
-        raise ConfigError(
-            f'post-processing "none" needs epsilon >= {MIN_EPSILON_RAW:g}, got'
-            f" {epsilon!r}: negative degrees cannot be normalised; use clamp01, round,"
-            " relu, abs-degree or debiased"
-        )
-
-
-def _check_normalisable(weights: Triangles) -> None:
-    for g, position in enumerate(weights.positions):
-        degree = 1.0 + weights.matrix(g).sum(axis=1)
-        if not (np.isfinite(degree) & (degree > 0)).all():
-            raise DataError(
-                f"graph {position}: without post-processing a node's noisy degree is"
-                f" {degree.min():.3g}, and must be finite and > 0; use clamp01, round,"
-                " relu, abs-degree or debiased"
-            )
-
-
 def check_sizes(num_nodes: IntArray, positions: IntArray) -> None:
-    """Raise DataError if views of these graphs would not fit; call before a draw.
-
-    Parameters
-    ----------
-    num_nodes, positions : int64 arrays, shape (num_graphs,)
-        Size and place among the client's of each graph.
-    """
+    """Raise DataError if views of these graphs would not fit; call before a draw."""
     if not len(num_nodes):
         return
     worst = int(np.argmax(num_nodes))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,28 +22,6 @@ _PREFIX = "negatives/"
 _NOTHING = np.zeros(0, np.float32)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A noisy graph in the queue.
-
-    Parameters
-    ----------
-    position : int
-        Which of the client's graphs.
-    reference : int
-        Which of its view-1 draws, e.g. the round; always the same with mode ``once``.
-    y : float array, shape (num_tasks,)
-        Labels, NaN where not observed.
-    triangle : float32 array, shape (num_pairs,)
-        The noisy graph itself. Empty where ``reference`` is enough to find it.
-    """
-
-    position: int
-    reference: int
-    y: NDArray[np.floating]
-    triangle: FloatArray
-
-
 class NegativeQueue:
     """First in, first out; at most ``capacity`` entries.
 
@@ -52,11 +29,16 @@ class NegativeQueue:
     ----------
     capacity : int
         N of the paper's Table I.
+
+    Attributes
+    ----------
+    entries : deque of (int, float32 array)
+        Which of the client's graphs, and its pairs in view 1. These are empty if views
+        are drawn once, so that the number is enough to find them.
     """
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.entries: deque[Entry] = deque(maxlen=capacity)
+        self.entries: deque[tuple[int, FloatArray]] = deque(maxlen=capacity)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -64,29 +46,21 @@ class NegativeQueue:
     @property
     def positions(self) -> IntArray:
         """Client's graph of each entry, oldest first."""
-        return np.array([e.position for e in self.entries], np.int64)
+        return np.array([position for position, _ in self.entries], np.int64)
 
-    def push(
-        self,
-        positions: IntArray,
-        reference: int,
-        y: NDArray[np.floating],
-        views: Triangles | None = None,
-    ) -> None:
-        """Append graphs in order, the oldest beyond ``capacity`` leave.
+    def push(self, positions: IntArray, views: Triangles | None = None) -> None:
+        """Append graphs in order, the oldest beyond the capacity leave.
 
         Parameters
         ----------
         positions : int64 array, shape (n,)
-        reference : int
-        y : float array, shape (n, num_tasks)
         views : Triangles
-            Their view 1, to be kept with them where it will be drawn anew; it must
+            Their view 1, to be kept with them if it will be drawn anew; it must
             have a graph for each position, in any order and among others.
         """
-        for k, position in enumerate(positions.tolist()):
-            triangle = _NOTHING if views is None else _triangle(views, position)
-            self.entries.append(Entry(position, reference, y[k].copy(), triangle))
+        for position in positions.tolist():
+            pairs = _NOTHING if views is None else _pairs(views, position)
+            self.entries.append((position, pairs))
 
     def choose(
         self,
@@ -98,13 +72,13 @@ class NegativeQueue:
         """Draw ``k`` negatives for each graph of a batch.
 
         Candidates are the entries whose labels differ in at least one task observed in
-        both, and that are not views of the graph itself. Drawn uniformly, with
-        replacement only if there are fewer than ``k``.
+        both. Drawn uniformly, with replacement only if there are fewer than ``k``.
 
         Parameters
         ----------
         positions : int64 array, shape (n,)
-        y : float array, shape (n, num_tasks)
+        y : float array, shape (num_graphs, num_tasks)
+            Labels of all of the client's graphs, NaN if not observed.
         k : int
         rng : numpy.random.Generator
 
@@ -116,8 +90,7 @@ class NegativeQueue:
         chosen = np.full((len(positions), k), -1, np.int64)
         if not len(self) or not k:
             return chosen
-        stored = np.stack([e.y for e in self.entries])  # (N, num_tasks)
-        allowed = _differ(y[:, None], stored) & (positions[:, None] != self.positions)
+        allowed = _differ(y[positions][:, None], y[self.positions])
         counts = allowed.sum(axis=1)
         keys = np.where(allowed, rng.random(allowed.shape), np.inf)  # (n, N)
         if len(enough := np.flatnonzero(counts >= k)):
@@ -135,7 +108,7 @@ class NegativeQueue:
             Of all the client's graphs.
         """
         return Triangles(
-            values=np.concatenate([_NOTHING, *(e.triangle for e in self.entries)]),
+            values=np.concatenate([_NOTHING, *(pairs for _, pairs in self.entries)]),
             num_nodes=num_nodes[self.positions],
             positions=self.positions,
         )
@@ -144,15 +117,11 @@ class NegativeQueue:
         """Everything, as named tensors for the client's disk; nothing if empty."""
         if not len(self):
             return {}
-        entries = list(self.entries)
-        sizes = np.array([len(e.triangle) for e in entries], np.int64)
-        reference = np.array([e.reference for e in entries], np.int64)
+        pairs = [pairs for _, pairs in self.entries]
         arrays = {
             "position": self.positions,
-            "reference": reference,
-            "y": np.stack([e.y for e in entries]).astype(np.float32),
-            "size": sizes,
-            "triangle": np.concatenate([e.triangle for e in entries]),
+            "size": np.array([len(of) for of in pairs], np.int64),
+            "triangle": np.concatenate(pairs),
         }
         return {_PREFIX + name: torch.from_numpy(a) for name, a in arrays.items()}
 
@@ -162,15 +131,12 @@ class NegativeQueue:
     ) -> NegativeQueue:
         """Restore what :meth:`to_tensors` gave, among whatever else is stored."""
         queue = cls(capacity)
-        if _PREFIX + "position" not in tensors:
-            return queue
-        position, reference, y, size, triangle = (
-            tensors[_PREFIX + name].numpy()
-            for name in ("position", "reference", "y", "size", "triangle")
-        )
-        parts = np.split(triangle, np.cumsum(size)[:-1])
-        for row in zip(position.tolist(), reference.tolist(), y, parts, strict=True):
-            queue.entries.append(Entry(*row))
+        if _PREFIX + "position" in tensors:
+            position, size, triangle = (
+                tensors[_PREFIX + n].numpy() for n in ("position", "size", "triangle")
+            )
+            pairs = np.split(triangle, np.cumsum(size)[:-1])
+            queue.entries.extend(zip(position.tolist(), pairs, strict=True))
         return queue
 
 
@@ -182,7 +148,7 @@ def _differ(
     return np.asarray(((some != others) & observed).any(axis=-1))
 
 
-def _triangle(views: Triangles, position: int) -> FloatArray:
+def _pairs(views: Triangles, position: int) -> FloatArray:
     (g,) = np.flatnonzero(views.positions == position)
     ptr = views.ptr
     return views.values[ptr[g] : ptr[g + 1]].copy()

@@ -32,7 +32,6 @@ from .laplace import (
     GraphAdjacency,
     Triangles,
     add_noise,
-    check_post,
     check_sizes,
     num_pairs,
     post_process,
@@ -50,30 +49,25 @@ class NoisyViews:
         Graphs must not change within an experiment: equal noise on both would show the
         change. A site refuses that, see :func:`clients.store.bind_data`.
     num_nodes : int64 array, shape (num_graphs of the client,)
-        Public.
     positions : int64 array
-        Which of the client's graphs are viewed, e.g. its training graphs.
+        Which of the client's graphs are viewed.
     name : str
         Of this group of graphs, in file names and seeds: "train", "held-out".
     epsilons : tuple of float
         One per view, each > 0 and finite.
-    post : str
-        One of ``EDGE_POSTS``. Raw noise is kept, so this may change at no cost.
-    mode : str
-        One of ``NOISE_MODES``.
+    post, mode : str
+        Of ``EDGE_POSTS`` and ``NOISE_MODES``. Raw noise is kept, so ``post`` may change
+        at no cost.
     ledger : Ledger
     folder : path
         On the client's disk.
     seed, client_id : int
     secret : str
-        Known to this client alone, see :func:`site_secret`. Noise is a function of
-        (seed, client, secret, ...); the run's seed is known to the server, so *an
-        empty secret protects nothing*: it is for simulations that must be repeatable.
+        See :func:`site_secret`. The run's seed is known to the server, so *an empty
+        secret protects nothing*: it is for simulations that must be repeatable.
 
     Raises
     ------
-    ConfigError
-        ``post`` is not allowed with an epsilon.
     DataError
         The graphs are too large.
     """
@@ -94,8 +88,6 @@ class NoisyViews:
         client_id: int,
         secret: str = "",
     ) -> None:
-        for epsilon in epsilons:
-            check_post(post, epsilon)
         check_sizes(num_nodes[positions], positions)
         self._adjacency, self._ledger = adjacency, ledger
         self._positions, self._num_nodes = positions, num_nodes[positions]

@@ -133,20 +133,15 @@ class PrivateSite:
             parts = {EDGE: np.arange(len(account.edge))}
             if partition.shares_held_out:
                 parts |= {EDGE_TRAIN: partition.train, EDGE_SHARED: partition.held_out}
-            totals = zip(
-                parts.items(),
-                ledger.totals(*parts.values(), in_run=True),
-                ledger.totals(*parts.values()),
-                strict=True,
-            )
-            for (name, graphs), of_site, of_runs in totals:
+            totals = ledger.totals(*parts.values())
+            for (name, graphs), total in zip(parts.items(), totals, strict=True):
                 spent = float(account.edge[graphs].max(initial=0.0))
                 found[f"{METRIC}{name}"] = spent
                 if name == EDGE_SHARED:
-                    found[f"{METRIC}{name}{OVER_RUNS}"] = ledger.own(graphs)
+                    found[f"{METRIC}{name}{OVER_RUNS}"] = total.own
                     continue
-                found[f"{METRIC}{name}{OF_SITE}"] = of_site
-                found[f"{METRIC}{name}{OVER_RUNS}"] = of_runs
+                found[f"{METRIC}{name}{OF_SITE}"] = total.in_run
+                found[f"{METRIC}{name}{OVER_RUNS}"] = total.over_runs
         if account.updates:
             found[f"{METRIC}update-epsilon"], found[f"{METRIC}update-delta"] = (
                 account.client

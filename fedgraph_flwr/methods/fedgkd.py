@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.config import Settings
-from ..core.errors import ConfigError
 from ..core.fields import COMPUTED, Field, Kind, Phase
 from ..core.method import Method
 from ..core.rules import choice, integer, number
@@ -60,27 +59,12 @@ class FedGKDParams(Settings):
     feature_map: str = choice("XH", *FEATURE_MAPS)
     """Distilled features that are compared: of nodes (`X`), embeddings (`H`), both, or
     labels (`y`)."""
-    distillation: str = choice("dynamic", "dynamic", "static")
-    """`dynamic`: from the model in every round (Eq. 4). `static`: once, by matching
-    gradients (App. C)."""
     nodes_per_class: int = integer(5, 1, 1000)
-    """m, distilled nodes per class. Ours, as the next two."""
+    """m, distilled nodes per class. Ours, as the next."""
     distil_steps: int = integer(10, 0, 100_000)
     """E_d, Adam steps of a distillation; 0 leaves the common start."""
-    x0_scale: str = choice("unit", "unit", "data")
-    """Standard deviation of that start: 1 (`unit`, the paper's), or that of the
-    client's features."""
     proximal_lambda: float = number(1e-3, 0)
     """lambda of the squared distance to the received model (Algorithm 1)."""
-
-    def check(self, privacy: Settings) -> None:  # noqa: ARG002
-        """Refuse to compare labels that nobody learns."""
-        if self.feature_map == "y" and self.distillation == "static":
-            raise ConfigError(
-                "fedgkd.feature-map = 'y' compares learned labels, but"
-                " fedgkd.distillation = 'static' learns none; set it to 'dynamic', or"
-                " fedgkd.feature-map to another"
-            )
 
 
 METHOD = Method(

@@ -24,7 +24,7 @@ from typing import ClassVar
 from ..core.config import Settings
 from ..core.errors import ConfigError
 from ..core.method import Method
-from ..core.privacy_settings import NON_NEGATIVE_POSTS, PrivacySettings
+from ..core.privacy_settings import PrivacySettings
 from ..core.rules import Value, choice, integer, number
 from ..core.tasks import MULTI_TASK_CLASSIFICATION
 
@@ -46,8 +46,8 @@ class FGCLParams(Settings):
     views: str = choice("two", "two", "one", "clean", "no-edges")
     """FGCL (`two`), Fed+Noise (`one`), graphs as they are (`clean`), or nodes alone
     (`no-edges`)."""
-    encoder: str = choice("gcn", "gcn", "kgnn", "tag", "lightgcn", "gin", "gat")
-    """Encoder of a view. `gat` takes no edge weights below 0."""
+    encoder: str = choice("gcn", "gcn", "kgnn", "tag", "lightgcn")
+    """Encoder of a view."""
     num_negatives: int = integer(10, 0, 100_000)
     """k, negatives per graph."""
     contrast_weight: float = number(0.1, 0)
@@ -85,13 +85,6 @@ class FGCLParams(Settings):
                 f"fgcl.views = {self.views!r} uses no noise, but privacy.edge-epsilon"
                 f" is {privacy.edge_epsilon!r}; set it to 0, or fgcl.views to 'one' or"
                 " 'two'"
-            )
-        post = privacy.edge_post
-        if self.is_noisy and self.encoder == "gat" and post not in NON_NEGATIVE_POSTS:
-            raise ConfigError(
-                f"privacy.edge-post must be one of {NON_NEGATIVE_POSTS} for"
-                f" fgcl.encoder 'gat', which takes no edge weights < 0, got {post!r};"
-                " set it to one of these, or fgcl.encoder to another"
             )
 
 

@@ -99,7 +99,7 @@ def what_leaves(run, toy_data, method, *, other, **options):
             *((method, {}) for method in TAKE_NOISE),
             *((method, POOLED) for method in POOLS),
             ("fgcl", EACH_EPOCH),
-            ("fgcl", {**EACH_EPOCH, "fgcl.encoder": "gin"}),
+            ("fgcl", {**EACH_EPOCH, "fgcl.encoder": "kgnn"}),
         ],
         fast=[*((method, {}) for method in ONE_PER_CLIENT), ("fclg", POOLED)],
     ),

@@ -52,7 +52,6 @@ RUNS = {
     N: "fedavg fedprox gcfl+ self-weight fedgkd fedpub fedgta fedstar fedsage fedsage+",
     f"{N} adafgl.federated-rounds=2 num-server-rounds=4": "adafgl",
     f"{N} fedsage-plus.cross-client=true": "fedsage+",
-    f"{N} fedgkd.distillation=static": "fedgkd",
     C: "fedavg fedgkd fedgta local",
     M: "fedavg fedprox",
     f"{M} {SPLIT}": "gcfl",

@@ -96,84 +96,31 @@ def _tensors(weights):
     return [[torch.as_tensor(t, dtype=torch.float64) for t in pair] for pair in weights]
 
 
-def _settled(weights, units, y, losses, *, gamma, scale):
-    adjacency = noise_free(units, gamma)
-    x = scale * units
-    h = embed(torch.tensor(x), torch.tensor(adjacency), weights[:-1]).numpy()
-    return Result(x, h, y, adjacency, losses)
-
-
-def distil(weights, x0, y0, draws, *, rate, gamma, tau_g, scale):
-    """X, H of the model with ``weights`` [(W, b), ...]; a step for each of ``draws``.
-
-    Features are learned in units of ``scale``.
-    """
+def distil(weights, x0, y0, draws, *, rate, gamma, tau_g):
+    """X, H of the model with ``weights`` [(W, b), ...]; a step for each draw."""
     weights = _tensors(weights)
     num_classes = len(weights[-1][1])
-    units = np.array(x0, np.float64)
+    x_now = np.array(x0, np.float64)
     # y starts with 0.9 on its class; the logarithm of shares is one of their logits.
     z = np.full((len(x0), num_classes), math.log(0.1 / (num_classes - 1)))
     for u, c in enumerate(y0):
         z[u, c] = math.log(0.9)
-    for_units, for_z, losses = Adam(rate), Adam(rate), []
+    for_x, for_z, losses = Adam(rate), Adam(rate), []
     for draw in draws:
-        adjacency, slope = sample(units, draw, gamma, tau_g)
-        x = torch.tensor(scale * units, requires_grad=True)
+        adjacency, slope = sample(x_now, draw, gamma, tau_g)
+        x = torch.tensor(x_now, requires_grad=True)
         edges = torch.tensor(adjacency, requires_grad=True)
         logs = log_shares(x, edges, weights)
         y = shares_of(z)
-        loss = -(torch.tensor(y) * logs).sum() / len(units)
+        loss = -(torch.tensor(y) * logs).sum() / len(x_now)
         by_x, by_entry = torch.autograd.grad(loss, [x, edges])
-        by_units = scale * by_x.numpy() + through_edges(units, slope, by_entry.numpy())
+        by_x = by_x.numpy() + through_edges(x_now, slope, by_entry.numpy())
         # Of -sum_c y_c l_c by z_k: -y_k (l_k - sum_c y_c l_c).
         found = logs.detach().numpy()
-        by_z = -y * (found - (y * found).sum(1, keepdims=True)) / len(units)
-        units = for_units.step(units, by_units)
+        by_z = -y * (found - (y * found).sum(1, keepdims=True)) / len(x_now)
+        x_now = for_x.step(x_now, by_x)
         z = for_z.step(z, by_z)
         losses.append(loss.item())
-    y = shares_of(z)
-    return _settled(weights, units, y, losses, gamma=gamma, scale=scale)
-
-
-def _gradients(weights, x, edges, y0):
-    """Gradients of the mean cross-entropy by all weights, differentiable themselves."""
-    leaves = [t.clone().requires_grad_(True) for pair in weights for t in pair]
-    pairs = list(zip(leaves[::2], leaves[1::2], strict=True))
-    logs = log_shares(x, edges, pairs)
-    loss = -sum(logs[u, c] for u, c in enumerate(y0)) / len(y0)
-    return torch.autograd.grad(loss, leaves, create_graph=True)
-
-
-def match(starts, final, x0, y0, draws, *, rate, gamma, tau_g, scale):
-    """Static distillation: X whose gradients at ``starts`` point as the targets do.
-
-    ``starts``: for each step weights as in :func:`distil`, and target gradients; a
-    step lowers the sum over rows of 1 - cosine (Jin et al. 2022).
-    """
-    units, for_units, losses = np.array(x0, np.float64), Adam(rate), []
-    for draw, (weights, targets) in zip(draws, starts, strict=True):
-        adjacency, slope = sample(units, draw, gamma, tau_g)
-        x = torch.tensor(scale * units, requires_grad=True)
-        edges = torch.tensor(adjacency, requires_grad=True)
-        loss = torch.zeros((), dtype=torch.float64)
-        found = _gradients(_tensors(weights), x, edges, y0)
-        for ours, theirs in zip(found, targets, strict=True):
-            theirs = torch.as_tensor(theirs, dtype=torch.float64)
-            width = ours.shape[-1]  # a bias is one row
-            rows = ours.reshape(-1, width), theirs.reshape(-1, width)
-            for a, b in zip(*rows, strict=True):
-                if not a.any():  # a dead neuron: it stays dead under a small change
-                    loss = loss + 1
-                    continue
-                lengths = torch.sqrt((a * a).sum()) * torch.sqrt((b * b).sum())
-                loss = loss + 1 - (a * b).sum() / (lengths + 1e-6)
-        by_x, by_entry = torch.autograd.grad(loss, [x, edges])
-        units = for_units.step(
-            units,
-            scale * by_x.numpy() + through_edges(units, slope, by_entry.numpy()),
-        )
-        losses.append(loss.item())
-    y = np.zeros((len(x0), len(_tensors(final)[-1][1])))
-    for u, c in enumerate(y0):
-        y[u, c] = 1.0
-    return _settled(_tensors(final), units, y, losses, gamma=gamma, scale=scale)
+    adjacency = noise_free(x_now, gamma)
+    h = embed(torch.tensor(x_now), torch.tensor(adjacency), weights[:-1]).numpy()
+    return Result(x_now, h, shares_of(z), adjacency, losses)

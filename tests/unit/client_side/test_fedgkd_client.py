@@ -1,8 +1,6 @@
-"""Losses, penalties and scales of FedGKD's client and its rivals'."""
+"""Losses and penalties of FedGKD's client and its rivals'."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -78,17 +76,6 @@ def test_fedpub_sends_what_its_masked_gcn_makes_of_the_common_graph(
     expected = pub_oracle.embedding(x.numpy(), adjacency.numpy(), layers, 0.4)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
     assert (found < 0).any()  # no ReLU at the end
-
-
-# Scales ----------------------------------------------------------------------------
-
-
-def test_the_scale_of_one_hot_features(tmp_path):
-    partition = toys.make_node_partition()
-    columns = (np.arange(partition.graphs.num_nodes) % 6).astype(np.uint8)
-    hot = replace(partition.graphs, x=columns)
-    client = make(tmp_path, partition=replace(partition, graphs=hot))
-    assert client._feature_std() == pytest.approx(np.eye(6)[columns].std())
 
 
 def normal(*shape):

@@ -7,8 +7,7 @@ import pytest
 import torch
 import toys
 from oracles import fedgkd as oracle
-from stops import resumed
-from toys_fedgkd import ON_NODES, PLAIN, STATIC, fitted, make
+from toys_fedgkd import ON_NODES, PLAIN, fitted, make
 
 from clients.fedgkd import FedGKDClient
 from fedgraph_flwr.core.errors import ConfigError, WireError
@@ -110,35 +109,6 @@ def test_the_common_start_is_one_draw_per_round():
     np.testing.assert_array_equal(common_start(10, 1, **kw)[X0], first[X0])
 
 
-# Static distillation ---------------------------------------------------------------
-
-
-def test_static_features_are_sent_once_and_relate_for_good(run, uplinks):
-    finished = run("fedgkd", **STATIC)
-    assert all(uplinks[1, c] for c in range(3))
-    assert not any(uplinks[t, c] for t in (2, 3) for c in range(3))
-    r = read_matrices(finished.path, "R")
-    np.testing.assert_array_equal(r[1], r[3])
-    assert not np.allclose(r[1], 1)
-
-
-def test_a_late_client_distils_from_the_same_start(run, monkeypatch):
-    toys.fail_when(monkeypatch, lambda c, t: c == 2 and t == 1)
-    options = {"fedgkd.feature-map": "X", "fedgkd.distil-steps": 0}
-    late = run("fedgkd", **STATIC, **options, **{"min-fit-replies": 0.5})
-    r = read_matrices(late.path, "R")
-    assert np.isnan(r[1][2]).all()
-    np.testing.assert_allclose(r[2], 1)
-
-
-@pytest.mark.slow
-def test_static_distillation_resumes_where_it_was(run):
-    whole = run("fedgkd", **STATIC)
-    part = run("fedgkd", **STATIC, **{"num-server-rounds": 1})
-    again = resumed(run, part, "fedgkd", **{"num-server-rounds": 3})
-    assert (again.sha, again.rounds) == (whole.sha, whole.rounds)
-
-
 # What goes wrong -------------------------------------------------------------------
 
 
@@ -163,8 +133,6 @@ def test_a_start_that_is_none_is_refused(tmp_path, name, sent, words):
 
 
 def test_settings_that_contradict_each_other_are_refused():
-    with pytest.raises(ConfigError, match=r"compares learned labels, but"):
-        toys.resolved("fedgkd", **{"fedgkd.feature-map": "y"}, **STATIC)
     for method in ("fedgkd", "fedpub"):
         with pytest.raises(ConfigError, match="send features that a trained model"):
             toys.resolved(method, **{"privacy.update-clip": 1.0})

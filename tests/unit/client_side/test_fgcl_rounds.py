@@ -12,7 +12,7 @@ import toys
 from clients.fgcl import FGCLClient
 from clients.graphs import noisy_view
 from clients.losses import masked_bce
-from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.resolve import defaults, resolve
 
 ROUND = {"server-round": 1}
@@ -25,13 +25,8 @@ EDGES = {**LABELS, "privacy.edge-epsilon": 1.0}
 UPDATES = {"privacy.update-clip": 0.5, "privacy.update-noise": 3.0}
 
 
-def make(tmp_path, *, alike=False, **overrides) -> FGCLClient:
-    """Make a client; of nodes with features told row by row, if ``alike``."""
+def make(tmp_path, **overrides) -> FGCLClient:
     partition = toys.with_tasks(toys.make_partition())
-    if alike:
-        x = np.eye(partition.graphs.num_features, dtype=np.float32)[partition.graphs.x]
-        graphs = toys.replace(partition.graphs, x=x)
-        partition = toys.replace(partition, graphs=graphs)
     return toys.make_client(tmp_path, "fgcl", partition=partition, **overrides)
 
 
@@ -69,16 +64,6 @@ def test_one_view_is_cross_entropy_on_it(tmp_path):
     torch.testing.assert_close(client.loss(batch, None), masked_bce(logits, batch.y))
 
 
-def test_views_too_large_to_be_kept_give_the_same(tmp_path, monkeypatch):
-    found = []
-    for limit in (noisy_view.MAX_KEPT, 0):
-        monkeypatch.setattr(noisy_view, "MAX_KEPT", limit)
-        client = prepared(make(tmp_path / str(limit), alike=True, **TWO, dropout=0.0))
-        assert isinstance(client.view, noisy_view.KeptNoisyView) == (limit > 0)
-        found.append(client.loss(first_batch(client), None))
-    torch.testing.assert_close(*found)
-
-
 def test_without_edges_only_nodes_matter(tmp_path):
     partition = toys.with_tasks(toys.make_partition())
     options = {"fgcl.views": "no-edges", "privacy.edge-epsilon": 0.0}
@@ -111,23 +96,6 @@ def test_evaluation_is_cut_where_matrices_would_not_fit(tmp_path, monkeypatch):
             assert found[name] == pytest.approx(value, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({**ONE, "batch-size": 100}, "batch-size"),
-        ({**TWO, "batch-size": 1}, "fgcl.num-negatives"),
-    ],
-)
-def test_batches_that_would_not_fit_are_refused_before_a_draw(
-    tmp_path, monkeypatch, options, key
-):
-    make(tmp_path / "fits", **options)
-    monkeypatch.setattr(noisy_view, "MAX_CELLS", 100)  # two graphs of seven nodes
-    with pytest.raises(DataError, match=f"Nothing was drawn. Set {key} to 2 or less"):
-        make(tmp_path / "refused", **options)
-    assert not list(tmp_path.glob("refused/**/site.sqlite3"))
-
-
 # Refused before training --------------------------------------------------------------
 
 
@@ -137,11 +105,6 @@ def test_batches_that_would_not_fit_are_refused_before_a_draw(
         ("fgcl", {"privacy.edge-epsilon": 0.0}, "trains on noisy graphs, but"),
         ("fgcl", {"fgcl.views": "clean"}, "uses no noise, but privacy.edge-epsilon"),
         ("fgcl", {**TOTAL, "privacy.noise-mode": "per_round"}, "of must be 'view' whe"),
-        (
-            "fgcl",
-            {"fgcl.encoder": "gat", "privacy.edge-post": "debiased"},
-            "privacy.edge-post must be one of .* for fgcl.encoder 'gat'",
-        ),
         ("fgcl", {"privacy.edge-epsilon": -1.0}, "must be a finite number >= 0"),
         ("fgcl", {"privacy.edge-epsilon": math.inf}, "must be a finite number >= 0"),
         ("fgcl", {"features": "atoms"}, "its degree block is a function of the edges"),

@@ -12,7 +12,6 @@ from torch_geometric.nn import GATConv, SAGEConv, global_mean_pool
 from clients.graphs.batching import CollatedGraphs
 from clients.graphs.node_rows import DistinctRows, NodeBatch
 from clients.graphs.structure import (
-    NoEdges,
     OneGraph,
     SparseStructure,
     clean_structure,
@@ -120,7 +119,9 @@ def test_a_graph_alone_is_what_it_is_in_a_batch(encoder):
 def test_gat_drops_features_and_not_attention_alone():
     """Attention of a node alone is dropped as a whole: that leaves two outputs."""
     layer = make("gat", dropout=0.5).encoder.layers[0]
-    lonely = NoEdges(1, toys.CPU)
+    graphs = toys.random_graphs(12)
+    alone = int(np.flatnonzero(np.diff(graphs.node_ptr) == 1)[0])
+    lonely = clean_structure(batch_of(graphs, np.array([alone])))
     outputs = {
         layer(torch.ones(1, 4).double(), lonely, torch.Generator().manual_seed(s))
         .squeeze()[0]
