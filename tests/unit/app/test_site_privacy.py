@@ -214,20 +214,6 @@ def test_a_server_that_asks_twice_does_not_see_whether_training_changed_a_model(
     assert first != second
 
 
-def test_noise_on_an_update_is_another_with_other_threads(tmp_path):
-    """Else two answers would be equal only where an update is 0."""
-    asker = Asker(tmp_path, policy=STRICT, **CLIPPED)
-    asker.call()
-    one, again = asker.train(), asker.train()
-    asker.config["torch-threads"] = 2
-    asker.call(run=2)
-    other = asker.train(run=2)
-    name = "shared/convs.0.mlp.0.bias"
-    assert np.array_equal(one.arrays[name], again.arrays[name])
-    assert abs(one.arrays[name] - other.arrays[name]).max() > 1
-    assert asker.updates() == 2
-
-
 # The audit log says what it cost ----------------------------------------------------
 
 

@@ -15,6 +15,11 @@ from fedgraph_flwr.site.baseline import compare
 from fedgraph_flwr.trained.model import Predictions
 
 
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch):
+    monkeypatch.setattr(gain, "NUM_DRAWS", 200)
+
+
 def predictions(outputs, labels, metric="accuracy") -> Predictions:
     outputs, rarest = np.asarray(outputs, np.float32), ""
     if metric == "average-precision":  # of two classes, b is rare
@@ -99,8 +104,7 @@ def verdicts(draw, metric, repeats=30):
     ],
     ids=["3 of 100 positive", "10 numbers", "15 of 150 rare", "12 of two classes"],
 )
-def test_equal_models_are_told_apart_at_few_sites(draw, metric, monkeypatch):
-    monkeypatch.setattr(gain, "NUM_DRAWS", 100)
+def test_equal_models_are_told_apart_at_few_sites(draw, metric):
     told = verdicts(draw, metric)
     assert told.count("cannot tell") >= 0.9 * len(told)
 

@@ -124,16 +124,6 @@ def test_roles_by_class_are_as_many_and_each_class_has_its_share(sizes, held_out
         assert (np.abs(of_class - size * counts / len(y)) < len(sizes)).all()
 
 
-def test_overlapping_clients_hold_half_of_their_part(settings):
-    parts = NODE_PARTITIONERS["metis"](rings(12, 10), 2, seed=0)
-    kind = settings(partition="metis-overlap", num_clients=10)
-    for client in range(10):
-        part = parts[client // 5]
-        ids = datasets.load_partition(kind, client).graph_ids
-        assert len(np.unique(ids)) == len(ids) == len(part) // 2
-        assert np.isin(ids, part).all()
-
-
 def test_draws_with_replacement_leave_fewer_nodes():
     graph = toys.make_whole_graph(2000, density=0.002)
     held = partition_nodes("metis-overlap-replacement", graph, 5, seed=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import own_files
 import pytest
 import toys
 
@@ -160,23 +159,9 @@ def test_labels_that_cannot_be_wrong_are_refused():
         toys.resolved("fedavg", **{"split-noise-edges": 1.5})
 
 
-@pytest.mark.parametrize(
-    "dataset",
-    [pytest.param("synthetic", marks=pytest.mark.slow), "planted", "graph-csv"],
-)
-def test_data_of_every_origin_are_made_noisy(dataset, tmp_path):
-    given = {"held-out": 0.4}
-    if dataset == "graph-csv":
-        nodes = "".join(f"{n},{n},{('ok', 'bad')[n % 2]}\n" for n in range(10))
-        edges = "".join(f"{n},{n + 1}\n" for n in range(9))
-        own_files.write_graph(
-            tmp_path / "data" / "client-0",
-            "node,age,label\n" + nodes,
-            "source,target\n" + edges,
-        )
-        (tmp_path / "data" / "schema.toml").write_text(own_files.NODE_SCHEMA)
-        given |= {"data-dir": str(tmp_path / "data")}
-    given |= {"dataset": dataset, "num-clients": 1, "cache-dir": str(tmp_path / "c")}
+def test_data_of_a_run_are_made_noisy(tmp_path):
+    given = {"held-out": 0.4, "dataset": "planted", "num-clients": 1}
+    given["cache-dir"] = str(tmp_path)
     clean = load_partition(toys.resolved(**given).settings, 0)
     shares = {f"split-noise-{kind}": 1.0 for kind in KINDS}
     found = load_partition(toys.resolved(**given, **shares).settings, 0)

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import drill
@@ -141,17 +142,15 @@ print(counted[0])
 """
 
 
-@pytest.mark.parametrize(("when", "rows"), [("before", 1), ("after", 2)])
-def test_commits_of_sqlite_are_moments_too(tmp_path, when, rows):
-    place = str(tmp_path / "a.db")
-    command = [sys.executable, "-c", COUNT, place]
+def test_commits_of_sqlite_are_moments_too(tmp_path):
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(drill.__file__).parent}"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout == "3\n"
-    Path(place).unlink()
-    assert subprocess.run([*command, when], env=env, check=False).returncode == -9
-    found = sqlite3.connect(place).execute("select * from t").fetchall()
-    assert len(found) == rows
+    for when, code, rows in (("", 0, 3), ("before", -9, 1), ("after", -9, 2)):
+        place = str(tmp_path / f"{when}.db")
+        command = [sys.executable, "-c", COUNT, place, *when.split()]
+        done = subprocess.run(command, env=env, capture_output=True, check=False)
+        assert (done.returncode, done.stdout) == (code, b"" if code else b"3\n")
+        with closing(sqlite3.connect(place)) as database:
+            assert len(database.execute("select * from t").fetchall()) == rows
 
 
 @pytest.mark.slow
