@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
-import logging
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -18,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from flwr.app import Error, Message
-from forks import warm_context
 from toy_graphs import (  # noqa: F401  as toys.NAME
     federation,
     make_node_partition,
@@ -302,34 +299,6 @@ def shut(folder: Path) -> Iterator[None]:
     finally:
         os.seteuid(me)
         folder.chmod(before)
-
-
-def in_two_processes(action: Callable, *args: Any, **kw: Any) -> tuple[list[Any], str]:
-    """Call an importable function in two processes at once: results, and their logs."""
-    context = warm_context()
-    start, answers = context.Barrier(2), context.SimpleQueue()
-    processes = [
-        context.Process(target=_answer, args=(start, answers, action, args, kw))
-        for _ in range(2)
-    ]
-    for process in processes:
-        process.start()
-    found = [answers.get() for _ in processes]
-    for process in processes:
-        process.join(timeout=60)
-    assert [process.exitcode for process in processes] == [0, 0], found
-    return [result for result, _ in found], "".join(text for _, text in found)
-
-
-def _answer(start: Any, answers: Any, action: Callable, args: tuple, kw: dict) -> None:
-    written = io.StringIO()
-    logging.basicConfig(level=logging.INFO, stream=written)
-    start.wait(timeout=60)
-    result = None
-    try:
-        result = action(*args, **kw)
-    finally:  # a failure is seen by the exit code
-        answers.put((result, written.getvalue()))
 
 
 def csv_rows(path: Path) -> list[dict[str, str]]:

@@ -177,11 +177,10 @@ def labels_of_one_class(toy_data):
         yield
 
 
-@pytest.mark.parametrize("method", ["fedavg multi-task", "fgcl"])
 @pytest.mark.usefixtures("labels_of_one_class")
-def test_tasks_without_a_score_are_named_once(run, caplog, method):
+def test_tasks_without_a_score_are_named_once(run, caplog):
     caplog.set_level("WARNING", logger="flwr")
-    part = run(method, **{"num-server-rounds": 2})
+    part = run("fedavg multi-task", **{"num-server-rounds": 2})
     missing = {"val": {"b": [0, 1, 2]}, "test": {"a": [1]}}
     assert part.summary["tasks_without_score"] == missing
     warnings = [
@@ -193,7 +192,7 @@ def test_tasks_without_a_score_are_named_once(run, caplog, method):
         f"roc-auc on val graphs leaves out 1 of 2 tasks, {why}: b",
     ]
     again = {k: part.overrides[k] for k in ("results-dir", "state-dir")}
-    resumed = run(method, **again, resume=str(part.path))
+    resumed = run("fedavg multi-task", **again, resume=str(part.path))
     assert resumed.summary["tasks_without_score"] == missing
 
 

@@ -20,6 +20,7 @@ from fedgraph_flwr.core.words import (
     visible,
 )
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.progress import Clock
 
 
 @pytest.fixture
@@ -124,3 +125,11 @@ def test_keys_that_mean_nothing_for_the_data_are_named(dataset, read, unread):
     (words,) = resolved.warnings
     assert words.startswith(f"{key} is set to {value!r}, but dataset {dataset!r} with")
     assert resolve({**defaults(), **resolved.to_config()}).warnings == ()  # written out
+
+
+def test_time_left_is_told_once_a_second_round_of_this_process_shows_the_pace():
+    clock, resumed, long = Clock(10), Clock(10), Clock(102)
+    assert [clock.left(n, s) for n, s in ((1, 40.0), (2, 2.0))] == ["", "0:16"]
+    assert clock.left(3, 4.0) == "0:21"  # 7 rounds of 3 s
+    assert [resumed.left(n, s) for n, s in ((8, 30.0), (9, 2.0))] == ["", "0:02"]
+    assert [long.left(n, s) for n, s in ((1, 1.0), (2, 37.0))] == ["", "1:01:40"]

@@ -1,6 +1,5 @@
 """TU data sets: reading, checking, caching."""
 
-import json
 import logging
 import os
 from pathlib import Path
@@ -314,18 +313,6 @@ def test_a_client_without_a_folder_beside_others_is_refused(tiny):
     assert len(datasets.load_partition(config, 0).graphs) == 3
     with pytest.raises(DataError, match=r"folders of 1 client.*but no client-1"):
         datasets.load_partition(config, 1)
-
-
-@pytest.mark.slow  # processes that load torch
-def test_two_processes_build_one_entry(tiny):
-    cache = tiny.parent / "cache"
-    found, log = toys.in_two_processes(
-        load_tu, "TINY", data_dir=str(tiny), cache_dir=str(cache)
-    )
-    assert [(len(g), g.edge_index.sum()) for g in found] == [(3, 22)] * 2
-    assert log.count("converting") == 1
-    (entry,) = entries(cache)
-    assert json.loads((entry / "manifest.json").read_text())["name"] == "TINY"
 
 
 # --- partitions of it ---
