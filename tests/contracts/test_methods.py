@@ -156,7 +156,9 @@ def test_a_failed_client_is_named_counted_and_survived(lab, method):
     contract.survives_a_failed_client(lab, method)
 
 
-@ONE_PER_STRATEGY
+@pytest.mark.parametrize(
+    "method", mostly_slow(toys.CASES, fast=["fedavg", "gcfl+", "spreadgnn"])
+)
 def test_too_few_replies_stop_the_run_and_keep_what_was_computed(lab, method, tmp_path):
     words = f"min-fit-replies = 1 needs 3. client 1: {contract.REASON}"
     failing = contract.failing_client()

@@ -411,7 +411,7 @@ def test_numbers_of_graphs_do_not_tell_those_of_a_class(partition):
         Policy(scores=False).check_run(run)
 
 
-# Each key by itself, with the checks before the run gone ----------------------------
+# Each key by itself, also with the checks before the run gone ------------------------
 
 KEYS = [
     ("fclg", POOLED, "pooled-evaluation", ("embeddings", "labels", "graph_ids")),
@@ -420,6 +420,13 @@ KEYS = [
     ("spreadgnn", {}, "sealed-only", ("to/",)),
     ("fedavg", {}, "sealed-only", ("shared/",)),
 ]
+
+
+@pytest.mark.parametrize(("method", "options", "key"), [row[:3] for row in KEYS])
+def test_each_key_refuses_a_run_by_its_config(method, options, key):
+    own = Policy(sealed_only=True) if key == "sealed-only" else Policy(min_examples=1)
+    with pytest.raises(PolicyError, match=rf"\({key}\)"):
+        own.check_run(toys.resolved(method, **options))
 
 
 @pytest.mark.parametrize(("method", "options", "key", "names"), KEYS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toys
-from matrix import one_per_strategy
+from matrix import mostly_slow
 from stops import (
     ROUNDS,
     contents,
@@ -42,7 +42,14 @@ SELDOM = {"num-server-rounds": 7, "checkpoint-every": 2, "min-fit-replies": 0.5}
 
 
 # SpreadGNN's clients never go back: they would take letters that they have read.
-@one_per_strategy([c for c in toys.CASES if c != "spreadgnn"], also=["moon", "fclg"])
+GO_BACK = [c for c in toys.CASES if c != "spreadgnn"]
+# They keep layers and moments, a former model, negatives and views, a part of a model.
+KEEP = pytest.mark.parametrize(
+    "method", mostly_slow(GO_BACK, fast=["fedavg", "moon", "fgcl", "fedstar"])
+)
+
+
+@KEEP
 def test_a_client_that_fails_in_a_repeated_round(run, method, tmp_path, monkeypatch):
     """Its states of that round and later ones are of a run that is no more."""
     some = {**SELDOM, "num-server-rounds": 4, "persist-optimizer": True}
@@ -55,7 +62,7 @@ def test_a_client_that_fails_in_a_repeated_round(run, method, tmp_path, monkeypa
     assert again.rounds == whole.rounds
 
 
-@one_per_strategy([c for c in toys.CASES if c != "spreadgnn"], also=["moon", "fclg"])
+@KEEP
 def test_a_lost_reply_is_a_round_not_done(run, method, monkeypatch):
     """Whether a late client has stored its state does not change what follows."""
     weights = []
@@ -198,7 +205,9 @@ def lose_state(monkeypatch, root: Path, *, client: int, before_round: int) -> No
     toys.on_delivery(monkeypatch, before=lose)
 
 
-@one_per_strategy(toys.CASES, also=["fgcl"])
+@pytest.mark.parametrize(
+    "method", mostly_slow(toys.CASES, fast=["fedavg", "fgcl", "local", "spreadgnn"])
+)
 def test_a_client_whose_state_is_gone_is_a_named_failure(
     run, method, tmp_path, monkeypatch
 ):
