@@ -67,7 +67,7 @@ def picture(view: RunView, width: int, now: float) -> RenderableType:
 
 def _left(view: RunView, done: int, planned: int) -> str:
     """Time left, judged by all rounds but the first, which also starts processes."""
-    seconds = [w for t, (w, _) in sorted(view.seconds.items()) if 1 < t <= done]
+    seconds = [t.wall_s for t in view.times if 1 < t.round <= done]
     if not seconds or view.status != UNFINISHED:
         return ""
     return f" · about {duration(fmean(seconds[-10:]) * (planned - done))} left"

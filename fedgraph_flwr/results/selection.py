@@ -53,11 +53,6 @@ def summarize(values: Mapping[int, float], protocol: str) -> dict[str, Any]:
     }
 
 
-def final(test: Table, last_round: int) -> dict[str, Any]:
-    """Test score of the model of the last round."""
-    return summarize(test.get(last_round, {}), "final")
-
-
 def best_val(
     val: Table,
     test: Table,
@@ -242,14 +237,6 @@ def best_test(test: Table, *, larger_is_better: bool = True) -> dict[str, Any]:
     return _read(test, choose(test, larger_is_better=larger_is_better), "best_test")
 
 
-def best_labelled(table: Table) -> dict[str, Any]:
-    """Score of the evaluated round with the best mean score, the first of equals.
-
-    Round 0, before training, takes part: where it wins, training was of no use.
-    """
-    return _read(table, choose(table, first=0), "best_labelled")
-
-
 def read(
     rule: str,
     table: Callable[..., Table],
@@ -281,6 +268,6 @@ def read(
         return best_snapshot(table(), snapshots, last_round)
     if rule == "best_test":
         return best_test(table(), larger_is_better=larger_is_better)
-    if rule == "best_labelled":
-        return best_labelled(table())
-    return final(table(), last_round)
+    if rule == "best_labelled":  # round 0 too: if it wins, training was of no use
+        return _read(table(), choose(table(), first=0), rule)
+    return summarize(table().get(last_round, {}), "final")

@@ -16,6 +16,7 @@ from ..results.reader import (
     LEDGER,
     ROUNDS,
     Partition,
+    RoundTimes,
     Series,
     blaming,
     client_gains,
@@ -31,21 +32,12 @@ UNFINISHED = "unfinished"  # it goes on, or was killed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gain:
-    """Scores of a run less those of training alone, by client; > 0 is better."""
-
-    partner: str
-    rule: str
-    per_client: dict[int, float]
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunView:
     """One run.
 
     ``scores`` are of the split and metric of the headline, measured at ``point``.
-    ``moved`` are bytes by direction; ``seconds`` are a round's wall time and the sum of
-    its clients' computing.
+    ``moved`` are bytes by direction, ``gains`` what each client gained over
+    ``partner``, a run that trained alone; > 0 is better.
     """
 
     path: Path
@@ -58,8 +50,9 @@ class RunView:
     scores: Series
     partitions: Mapping[int, Partition]
     moved: Mapping[str, int]
-    seconds: Mapping[int, tuple[float, float]]
-    gain: Gain | None = field(default=None)
+    times: Sequence[RoundTimes]
+    gains: Mapping[int, float] = field(default_factory=dict)
+    partner: str = ""
 
     @property
     def title(self) -> str:
@@ -80,7 +73,7 @@ class RunView:
     @property
     def rounds_done(self) -> int:
         """Number of rounds; the closing evaluation is none."""
-        done = max(self.seconds, default=0)
+        done = max((t.round for t in self.times), default=0)
         planned = int(self.config.get("num-server-rounds", done))
         return int(self.summary.get("rounds", min(done, planned)))
 
@@ -115,10 +108,6 @@ def _read(folder: Path) -> RunView:
     moved = Counter({"up": 0, "down": 0})
     for _, _, direction, _, size in read_rows(folder / LEDGER):
         moved[direction] += int(size)
-    seconds: dict[int, tuple[float, float]] = {}
-    for row in read_times(folder):
-        wall, computing = seconds.get(row.round, (0.0, 0.0))
-        seconds[row.round] = wall + row.wall_s, computing + row.client_compute_s
     return RunView(
         path=folder,
         summary=summary,
@@ -130,7 +119,7 @@ def _read(folder: Path) -> RunView:
         scores=scores,
         partitions=read_partitions(folder),
         moved=moved,
-        seconds=seconds,
+        times=read_times(folder),
     )
 
 
@@ -160,8 +149,7 @@ def _with_gain(view: RunView, views: Sequence[RunView]) -> RunView:
         return view
     partner = max(partners, key=lambda v: str(v.summary.get("finished_utc", "")))
     gains = client_gains(view.summary, partner.summary, view.rule)
-    found = Gain(partner=partner.path.name, rule=view.rule, per_client=gains)
-    return replace(view, gain=found) if gains else view
+    return replace(view, gains=gains, partner=partner.path.name)
 
 
 # They say where files are and what a run left behind, not what it computes.

@@ -132,8 +132,8 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
         ("rounds", f"{view.rounds_done} of {planned}"),
         ("sent up", f"{view.moved['up'] / _MEGABYTE:.1f} MB"),
         ("sent down", f"{view.moved['down'] / _MEGABYTE:.1f} MB"),
-        ("wall time", f"{sum(w for w, _ in view.seconds.values()):.1f} s"),
-        ("computing", f"{sum(c for _, c in view.seconds.values()):.1f} s"),
+        ("wall time", f"{sum(t.wall_s for t in view.times):.1f} s"),
+        ("computing", f"{sum(t.client_compute_s for t in view.times):.1f} s"),
         ("failures", str(len(view.summary.get("failures", [])))),
         ("split seed", view.fact("split_seed")),
     ]
@@ -144,10 +144,10 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
 
 
 def _gain(view: RunView) -> dict[str, Any] | None:
-    if view.gain is None:
+    if not view.gains:
         return None
     unit = GainUnit.of(view.summary, view.metric)
-    scaled = {c: unit.factor * g for c, g in view.gain.per_client.items()}
+    scaled = {c: unit.factor * g for c, g in view.gains.items()}
     tied = sum(math.isclose(g, 0, abs_tol=1e-9) for g in scaled.values())
     lost = sum(g < -1e-9 for g in scaled.values())
     worst = min(scaled, key=lambda c: (scaled[c], c))
@@ -158,7 +158,7 @@ def _gain(view: RunView) -> dict[str, Any] | None:
     )
     if len(scaled) > MOST_BARS:
         words += f" The chart has the {MOST_BARS // 2} highest and lowest."
-    return {"partner": view.gain.partner, "rule": view.gain.rule, "words": words}
+    return {"partner": view.partner, "rule": view.rule, "words": words}
 
 
 def _charts(view: RunView, clusters: list[list[int]]) -> dict[str, Figure]:
@@ -179,13 +179,13 @@ def _charts(view: RunView, clusters: list[list[int]]) -> dict[str, Figure]:
         )
     if clusters and view.partitions:
         found["clusters"] = cluster_figure(view.partitions, MOST_BARS)
-    if view.gain:
-        unit, gains = GainUnit.of(view.summary, view.metric), view.gain.per_client
+    if view.gains:
+        unit, gains = GainUnit.of(view.summary, view.metric), view.gains
         order = sorted(gains, key=lambda c: (-gains[c], c))
         if len(order) > MOST_BARS:
             order = [*order[: MOST_BARS // 2], *order[-MOST_BARS // 2 :]]
         panel = {str(summary.get("method")): [{c: gains[c] for c in order}]}
-        names = str(summary.get("dataset")), view.gain.rule, metric
+        names = str(summary.get("dataset")), view.rule, metric
         found["gain"] = gain_figure(panel, *names, unit)
     return found
 
@@ -226,7 +226,7 @@ def _together(views: Sequence[RunView]) -> dict[str, Any] | None:
     for i, view in enumerate(views, start=1):
         head = _headline(view) or {"value": "-", "protocol": "-"}
         moved = (view.moved[way] / _MEGABYTE for way in ("up", "down"))
-        numbers = *moved, sum(w for w, _ in view.seconds.values())
+        numbers = *moved, sum(t.wall_s for t in view.times)
         cells = [view.status, head["value"], head["protocol"].partition(":")[0]]
         cells += [value for _, value in _facts(view)[:2]]
         cells += [f"{number:.1f}" for number in numbers]

@@ -182,40 +182,25 @@ def _check_scores(resolved: Resolved) -> None:
 
 
 def _suite(name: str, given: dict[str, Any]) -> Suite:
-    usual = given.pop("interval")
-    grid = given.pop("grid", {})
+    usual, grid = given.pop("interval"), given.pop("grid", {})
     points = itertools.product(*grid.values())
-    suite = Suite(
+    data = [
+        SuiteData(settings=flatten(d.pop("set")), **{"interval": usual, **d})
+        for d in given.pop("data")
+    ]
+    methods = [
+        SuiteMethod(name=key, settings=flatten(m.pop("set")), **m)
+        for key, m in given.pop("method").items()
+    ]
+    return Suite(
         name=name,
-        title=given.pop("title"),
-        rule=given.pop("rule"),
-        also=tuple(given.pop("also", ())),
         pairs=tuple((int(a), int(b)) for a, b in given.pop("pairs")),
         settings=flatten(given.pop("settings", {})),
         grid=tuple(dict(zip(grid, point, strict=True)) for point in points),
-        data=tuple(
-            SuiteData(
-                name=d.pop("name"),
-                settings=flatten(d.pop("set")),
-                interval=d.pop("interval", usual),
-                **d,
-            )
-            for d in given.pop("data")
-        ),
-        methods=tuple(
-            SuiteMethod(
-                name=key,
-                role=m.pop("role"),
-                settings=flatten(m.pop("set")),
-                only=tuple(m.pop("only", ())),
-                **m,
-            )
-            for key, m in given.pop("method").items()
-        ),
+        data=tuple(data),
+        methods=tuple(methods),
+        **given,
     )
-    if given:
-        raise ValueError(f"unknown keys {sorted(given)}")
-    return suite
 
 
 def _check(path: Path, key: str, found: list[str], allowed: Any) -> None:

@@ -249,12 +249,6 @@ def find_runs(folders: Iterable[Path]) -> Found:
     return found
 
 
-def same_data(one: Run, other: Run) -> bool:
-    """Whether both runs may have read the same files: no client's hashes differ."""
-    a, b = one.data, other.data
-    return all(a[c] == b[c] for c in a.keys() & b.keys())
-
-
 def _read_run(path: Path) -> Run | str:
     file = path / SUMMARY
     try:
@@ -275,21 +269,17 @@ def _read_run(path: Path) -> Run | str:
 def _keep_newest(found: Found) -> None:
     # Folder names begin with the UTC time, so the newest run has the largest name.
     # Keys that an older run lacks have their defaults.
-    kept: dict[tuple[object, ...], list[Run]] = {}
+    kept: dict[tuple[object, ...], Run] = {}
     for run in sorted(found.runs, key=lambda r: r.path.name):
         filled = {**plain_settings(run.method, run.dataset), **run.settings}
-        settings = tuple(sorted(filled.items()))
-        key = (run.dataset, run.method, run.seed, run.split, settings)
-        equals = kept.setdefault(key, [])
-        for older in [r for r in equals if same_data(r, run)]:
-            same = older.summary.get("weights_sha256") == run.summary.get(
-                "weights_sha256"
-            )
+        settings, data = tuple(sorted(filled.items())), tuple(run.data.items())
+        key = run.dataset, run.method, run.seed, run.split, settings, data
+        if older := kept.get(key):
+            hashes = {r.summary.get("weights_sha256") for r in (older, run)}
             found.left_out.append(
                 f"{older.path}: same method, seed and settings as the newer"
                 f" {run.path.name}, which is used"
-                f" ({'same' if same else 'DIFFERENT'} weights)"
+                f" ({'same' if len(hashes) == 1 else 'DIFFERENT'} weights)"
             )
-            equals.remove(older)
-        equals.append(run)
-    found.runs = [run for equals in kept.values() for run in equals]
+        kept[key] = run
+    found.runs = [*kept.values()]

@@ -107,26 +107,15 @@ def load_study(name: str, folder: Path = FOLDER) -> Study:
 
 
 def _study(name: str, content: dict[str, Any]) -> Study:
-    given = dict(content)
-    rule = str(given.pop("rule"))
-    study = Study(
+    given, rule = dict(content), str(content["rule"])
+    targets = given.pop("targets", {})
+    return Study(
         name=name,
-        paper=str(given.pop("paper")),
-        rule=rule,
-        tables=tuple(_table(e) for e in _expanded(given.pop("table"))),
-        interval=str(given.pop("interval", "t")),
-        spread=str(given.pop("spread", "runs")),
-        also=dict(given.pop("also", {})),
-        verdicts=bool(given.pop("verdicts", False)),
-        columns=dict(given.pop("columns", COLUMNS)),
-        targets={k: _target(v, rule) for k, v in given.pop("targets", {}).items()},
-        figure=tuple(_table(e) for e in _expanded(given.pop("figure", []))),
-        task=str(given.pop("task", "")),
-        controls=tuple(given.pop("controls", ())),
+        tables=tuple(map(_table, _expanded(given.pop("table")))),
+        figure=tuple(map(_table, _expanded(given.pop("figure", [])))),
+        targets={row: _target(value, rule) for row, value in targets.items()},
+        **given,
     )
-    if given:
-        raise ValueError(f"unknown keys {sorted(given)}")
-    return study
 
 
 def _table(entry: dict[str, Any]) -> StudyTable:

@@ -15,7 +15,7 @@ from fedgraph_flwr.core.embedding_scores import (
     TRANSFORMS,
 )
 from fedgraph_flwr.core.errors import DataError
-from fedgraph_flwr.results.selection import best_labelled, final
+from fedgraph_flwr.results.selection import read as read_rule
 from simulations.cli import main as fedgraph
 from simulations.presets import load_preset
 from simulations.tables.controls import (
@@ -66,8 +66,10 @@ def write_run(
         "rules": ["final", "best_labelled"],
         "rounds": last,
         "split_seed": 0,
-        "final": final(table, last),
-        "best_labelled": best_labelled(table),
+        **{
+            rule: read_rule(rule, lambda: table, snapshots=(), last_round=last)
+            for rule in ("final", "best_labelled")
+        },
         "data_sha256": {str(c): DATA for c in range(6)},
         **entries,
     }
