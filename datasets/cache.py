@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.core.errors import DataError, nearest
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.files import from_home, make_private, sha256_of
 
 if TYPE_CHECKING:
@@ -281,15 +281,15 @@ def fetch(address: str, path: Path) -> None:
     trusted = ssl.create_default_context(cafile=None if has_store else certifi.where())
     request = urllib.request.Request(address, headers={"User-Agent": "fedgraph-flwr"})
     with (
-        announced(f"downloading {address}", lambda: f"{_size(path) / 1e6:.0f} MB"),
+        announced(f"downloading {address}"),
         urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=trusted) as answer,
     ):
         if not answer.url.startswith("https://"):  # where redirects led to
             raise OSError(f"{answer.url} is not encrypted")
-        _copy(answer, path, _MOST_BYTES)
+        came = _copy(answer, path, _MOST_BYTES)
     due = answer.headers.get("Content-Length")
-    if due is not None and _size(path) != int(due):
-        raise OSError(f"it was cut off: {_size(path)} of {due} bytes came")
+    if due is not None and came != int(due):
+        raise OSError(f"it was cut off: {came} of {due} bytes came")
 
 
 def unpack_gzip(path: Path, target: Path) -> None:
@@ -314,10 +314,6 @@ def unpack_texts(name: str) -> Callable[[Path, Path], None]:
             raise OSError(f"it has no texts in a folder {name}")
 
     return unpack
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
 
 
 def _copy(source: Any, target: Path, most: int) -> int:
@@ -414,11 +410,8 @@ def raw_folder(
         missing = [f for f in files if here is None or not (here / f).is_file()]
         if here is not None and not missing:
             return here
-        there = [p for t in (collection, ".") for p in root.glob(f"{t}/*/raw")]
-        near = nearest(below[0].split("/")[0], (p.parent.name for p in there))
         raise DataError(
-            f"{what} is not in {key} {given!r}."
-            f"{f' Did you mean {near!r}?' if near and here is None else ''} Looked for"
+            f"{what} is not in {key} {given!r}. Looked for"
             f" {', '.join(missing) or 'a folder'} in"
             f" {here or ', '.join(map(str, places))}; {cure}"
             + (", or leave both unset to download it" if addresses else "")
@@ -483,12 +476,6 @@ def _check_pin(pin: str, places: Iterable[Path], what: str) -> None:
             f" from another network, or, if you trust other files, set data-dir (or"
             f" {DATA_ENV}) to a folder with them"
         )
-
-
-def hint_of_near(path: Path) -> str:
-    """Return ``"; did you mean PATH?"`` if the path's folder has a similar name."""
-    near = nearest(path.name, (p.name for p in path.parent.glob("*")))
-    return f"; did you mean {path.parent / near}?" if near else ""
 
 
 T = TypeVar("T")

@@ -50,11 +50,6 @@ def load_diffusion(
     spec : DiffusionSpec
     cache_dir : str
         Cache folder; "" means FEDGRAPH_CACHE, and without it the user's cache.
-
-    Raises
-    ------
-    DataError
-        As :func:`diffuse`, or if the cache folder cannot be written.
     """
     entry = cache_root(cache_dir) / "diffusion" / _fingerprint(graphs, spec)
     return open_or_build(entry, WeightedEdges, lambda _scratch: diffuse(graphs, spec))

@@ -265,12 +265,7 @@ def check_settings(settings: RunSettings) -> None:
 
 @needing_permission()
 def check_hosted(settings: RunSettings, hosted: Sequence[int]) -> None:
-    """Refuse to give the data of one client to several clients of a node.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse to give the data of one client to several clients of a node."""
     if len(hosted) < 2:
         return
     if settings.dataset in _FROM_TABLES:

@@ -75,12 +75,6 @@ def overlapping_chunks(y: IntArray, num_clients: int, *, seed: int) -> list[IntA
     return [np.unique(rng.integers(0, len(y), size=size)) for size in sizes]
 
 
-def shuffled_chunks(y: IntArray, num_clients: int, *, seed: int) -> list[IntArray]:
-    """Shuffle, then cut into equal chunks (sizes differ by one at most)."""
-    order = numpy_rng(seed, "partition", "chunks-shuffled").permutation(len(y))
-    return [np.sort(chunk) for chunk in np.array_split(order, num_clients)]
-
-
 def iid_shares(y: IntArray, num_clients: int, *, seed: int) -> list[IntArray]:
     """Equal shares of every class (class counts and sizes differ by one at most)."""
     rng = numpy_rng(seed, "partition", "iid")
@@ -310,7 +304,6 @@ def _dirichlet_minimum(num_graphs: int, num_clients: int) -> int:
 PARTITIONERS: dict[str, Callable[..., list[IntArray]]] = {
     "chunks": reference_chunks,
     "chunks-overlap": overlapping_chunks,
-    "chunks-shuffled": shuffled_chunks,
     "iid": iid_shares,
     "iid-classwise": iid_classwise,
     "dominance": dominant_classes,

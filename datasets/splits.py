@@ -91,8 +91,6 @@ def split_client(
     ------
     DataError
         If there are fewer than 3 graphs.
-    ValueError
-        If a graph occurs twice.
 
     Source
     ------
@@ -106,8 +104,6 @@ def split_client(
             f"{num_graphs} graphs cannot be split into train, validation and test"
             f" (at least {MIN_GRAPHS}); lower num-clients"
         )
-    if len(np.unique(graph_ids)) != num_graphs:
-        raise ValueError("graph_ids has repeats, which would leak into the test set")
     everything = np.arange(num_graphs)
     if held_out == 0:
         return everything, everything[:0], everything[:0]
@@ -147,12 +143,7 @@ _FEW_PAIRS = 1_000_000  # of a graph: up to so many, pairs without an edge are l
 
 
 def check_noise(settings: RunSettings, label_kind: str) -> None:
-    """Refuse noise on labels that are numbers: no other class could replace them.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse noise on labels that are numbers: no other class could replace them."""
     if settings.split_noise_labels and label_kind == "regression":
         raise ConfigError(
             f"split-noise-labels must be 0 for labels that are numbers, got"
@@ -442,11 +433,6 @@ def mask_tasks(partition: GraphPartition, settings: RunSettings) -> GraphPartiti
         With labels for tasks.
     settings : RunSettings
         ``task_masks``, ``num_clients`` and ``split_seed`` are read.
-
-    Raises
-    ------
-    ConfigError, DataError
-        As :func:`assign_tasks`.
     """
     if settings.task_masks == ALL:
         return partition

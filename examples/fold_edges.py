@@ -12,8 +12,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from datasets.own.folder_tables import find_tables
 from datasets.tabular.encode import need_columns, read_numbers
+from datasets.tabular.table import find_tables
 from fedgraph_flwr.core.command import command
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.files import is_there, replacing

@@ -11,18 +11,16 @@ import os
 import queue
 import secrets
 import shutil
-import socket
 import sys
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from logging import INFO, WARNING
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
 from multiprocessing.reduction import register
 from pathlib import Path
-from stat import S_ISDIR
-from tempfile import gettempdir, mkdtemp
+from tempfile import mkdtemp
 
 from flwr.app import Context, Message
 from flwr.common.logger import log
@@ -35,7 +33,6 @@ from .node.resident import SOCKETS, Record, identity, lives, read_record
 IDLE_S = 600.0  # without a message, after which it ends
 register(memoryview, lambda view: (bytes, (view.tobytes(),)))  # arrays of replies
 _LOOK_S = 1.0
-_NEW_S = 60.0
 
 
 def serve(place: Path, key: str, parent: str) -> str:
@@ -93,7 +90,6 @@ def _listen(secret: bytes) -> Listener:
     """
     folder = ""
     try:
-        clear_sockets()
         folder = mkdtemp(prefix=SOCKETS)
         address = str(Path(folder) / "socket")
         return Listener(address, family="AF_UNIX", authkey=secret)
@@ -105,24 +101,6 @@ def _listen(secret: bytes) -> Listener:
             f" {error}; start the SuperNode with TMPDIR set to a folder that it can"
             " write to, whose path is short, such as /tmp"
         ) from error
-
-
-def clear_sockets() -> None:
-    """Delete the folders of sockets where nobody listens: their worker was killed.
-
-    In a new one a worker may be about to listen.
-    """
-    for folder in Path(gettempdir()).glob(f"{SOCKETS}*"):
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as ours:
-            about = folder.lstat()
-            is_ours = S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
-            if not is_ours or about.st_mtime > time.time() - _NEW_S:
-                continue
-            ours.settimeout(_LOOK_S)
-            try:
-                ours.connect(str(folder / "socket"))
-            except ConnectionRefusedError:
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _watch(parent: str, own: Record, place: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -66,15 +65,9 @@ class Resolved:
         return on_data(find_method(self.settings.method), kind, self.settings.task)
 
     def site(
-        self,
-        store: ClientStore,
-        *,
-        is_secret: bool,
-        edge_budget: float = math.inf,
-        update_budget: float = math.inf,
-        update_delta: float = 1e-5,
+        self, store: ClientStore, *, is_secret: bool, **budgets: Any
     ) -> PrivateSite:
-        """Privacy of the client whose state ``store`` keeps."""
+        """Privacy of the client whose state ``store`` keeps, with a site's budgets."""
         from clients.privacy.site import PrivateSite
 
         return PrivateSite(
@@ -82,9 +75,7 @@ class Resolved:
             folder=store.folder,
             seed=self.settings.seed,
             is_secret=is_secret,
-            edge_budget=edge_budget,
-            update_budget=update_budget,
-            update_delta=update_delta,
+            **budgets,
         )
 
     def job(

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.files import project_root
 
 _ALWAYS = ("pyproject.toml", ".gitignore")
@@ -22,11 +21,6 @@ def bundled_files() -> Iterator[Path]:
     Flower looks at every file below the folder that it is given before it leaves any
     out: those of the environment and of results take it seconds. A project that does
     not say what its bundle includes is given as it is.
-
-    Raises
-    ------
-    RunFailedError
-        They cannot be copied.
     """
     root = project_root()
     if not (patterns := _included(root)):
@@ -35,15 +29,9 @@ def bundled_files() -> Iterator[Path]:
     names = {pattern.strip("/").partition("/")[0] for pattern in patterns}
     with tempfile.TemporaryDirectory(prefix="fedgraph-bundle-") as scratch:
         copy = Path(scratch) / root.name
-        try:
-            copy.mkdir()
-            for name in sorted({*names, *_ALWAYS}):
-                _copy(root / name, copy / name)
-        except OSError as error:
-            raise RunFailedError(
-                f"the files of the bundle cannot be copied to {scratch}:"
-                f" {_reason(error)}; make room there, or set TMPDIR to another folder"
-            ) from error
+        copy.mkdir()
+        for name in sorted({*names, *_ALWAYS}):
+            _copy(root / name, copy / name)
         yield copy
 
 
@@ -64,10 +52,3 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(source, target, symlinks=True, ignore=skipped)
     elif source.exists():
         shutil.copy2(source, target)
-
-
-def _reason(error: OSError) -> str:
-    """First of the reasons, of which a copied folder has one per file."""
-    if isinstance(error, shutil.Error):
-        return str(error.args[0][0][2])
-    return str(error)

@@ -41,8 +41,8 @@ VERBS: Verbs = {
         "A method beside rivals and controls, with a verdict.",
     ),
     "study": ("simulations.study:study", "Tables and figures of a paper's runs."),
-    "figures": ("simulations.figures:redraw", "Draw the figures of runs again."),
-    "track": ("simulations.track:track", "Write finished runs to a tracker."),
+    "figures": ("simulations.report:figures", "Draw the figures of runs again."),
+    "track": ("simulations.report:track", "Write finished runs to a tracker."),
     "contract": (
         "simulations.contract:contract",
         "Try a method on small graphs, and say what holds of it.",

@@ -145,11 +145,6 @@ def run_inline(
         As of :func:`fedgraph_flwr.server_app.run`.
     keep : bool
         Leave in memory what this process keeps of clients.
-
-    Raises
-    ------
-    FedGraphError
-        As :func:`fedgraph_flwr.server_app.run`.
     """
     run_config = {**defaults(), **overrides}
     resolved = resolve(run_config)

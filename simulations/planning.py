@@ -9,24 +9,68 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import tempfile
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from fedgraph_flwr.core.command import handled_signals
+from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.process import in_own_process, memory_share, resident_bytes
 from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.core.words import duration
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import read_times
 
-from .actors import machine, num_actors
 from .inline import run_inline
 
 _ROUNDS = 2  # the first one imports and fills caches; the second shows the pace
 _FEW = 3
 _MORE = 48  # clients that the second probe adds at most
 _MORE_S = 10.0  # and about how long these may train
+
+
+def machine() -> tuple[float, float]:
+    """Cores and GPUs of this machine.
+
+    Raises
+    ------
+    ConfigError
+        Ray is told to start actors elsewhere.
+    """
+    if (address := os.environ.get("RAY_ADDRESS", "")) not in ("", "local"):
+        raise ConfigError(
+            f"--plan knows this machine alone, and RAY_ADDRESS={address!r} names a"
+            " cluster; unset it"
+        )
+    import torch
+
+    return os.cpu_count() or 1, torch.cuda.device_count()
+
+
+def num_actors(there: tuple[float, float], *, nodes: int, gpus: float) -> int:
+    """Count processes that train at the same time, as Flower lets Ray start them.
+
+    An actor has one core; with ``gpus`` > 0 it also has that share of a GPU.
+
+    Parameters
+    ----------
+    there : (float, float)
+        Cores and GPUs.
+
+    Raises
+    ------
+    ConfigError
+        There is no such share of a GPU.
+    """
+    cpus, devices = there
+    allowed = min(nodes, int(min(cpus, devices / gpus) if gpus > 0 else cpus))
+    if not allowed:
+        raise ConfigError(
+            f"--gpus {gpus:g} leaves room for no actor: this machine has {cpus:g}"
+            f" core(s) and {devices:g} GPU(s); give a smaller share, or 0"
+        )
+    return allowed
 
 
 class Probe(NamedTuple):
@@ -49,11 +93,6 @@ def probe(overrides: Mapping[str, Value], at_most: int) -> Probe:
     at_most : int
         Clients, evenly spread from the first to the last; all of them if clients talk
         to each other.
-
-    Raises
-    ------
-    FedGraphError
-        As a run does.
     """
     resolved = resolve({**defaults(), **overrides})
     count = resolved.settings.num_clients
@@ -123,13 +162,7 @@ def estimate(
 def describe_plan(
     overrides: Mapping[str, Value], *, inline: bool, nodes: int, gpus: float
 ) -> str:
-    """Probe a run in processes of their own, and word what it would take.
-
-    Raises
-    ------
-    FedGraphError
-        As a run does.
-    """
+    """Probe a run in processes of their own, and word what it would take."""
     settings = resolve({**defaults(), **overrides}).settings
     actors = processes = 1
     if not inline:

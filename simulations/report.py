@@ -1,4 +1,4 @@
-"""``fedgraph report``: make one HTML page of runs, which opens offline."""
+"""``fedgraph report``, ``figures`` and ``track``: what is made of finished runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
 
 from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.results.reader import CONFIG, blaming
+from fedgraph_flwr.results.trackers import TRACKERS, import_run
+from fedgraph_flwr.view.drawers import draw_all
 from fedgraph_flwr.view.html_report import REPORT, write_report
+
+from .run import numbers
 
 Runs = Annotated[
     list[Path],
@@ -58,4 +63,35 @@ def report(
     sys.stdout.write(f"{page}\n")
     if show and not webbrowser.open(page.as_uri()):
         sys.stderr.write(f"no browser was found; open {page} yourself\n")
+    return 0
+
+
+def figures(
+    folders: Runs,
+    *,
+    rounds: Annotated[
+        str,
+        typer.Option(
+            help="Rounds of maps of embeddings and of tasks, e.g. 0,20; else those of"
+            " embedding.figure-rounds, and of tasks the last."
+        ),
+    ] = "",
+) -> int:
+    """Draw the figures of runs again, into their folders."""
+    chosen = numbers("--rounds", rounds) or None
+    for folder in [run for given in folders for run in find_runs(given)]:
+        with blaming(folder):
+            drawn = draw_all(folder, chosen)
+        sys.stdout.writelines(f"{path}\n" for path in drawn)
+    return 0
+
+
+def track(
+    runs: Runs,
+    *,
+    to: Annotated[str, typer.Option(click_type=click.Choice(sorted(TRACKERS)))],
+) -> int:
+    """Write finished runs to a tracker of experiments, as the key tracker does."""
+    for run in [found for folder in runs for found in find_runs(folder)]:
+        sys.stdout.write(f"{run.name}: {import_run(run, to)}\n")
     return 0

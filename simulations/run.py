@@ -36,7 +36,6 @@ from fedgraph_flwr.core.words import BY_HAND
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.resolve import defaults, resolve
 
-from .actors import machine, num_actors
 from .flower import run_flower
 from .inline import run_inline
 from .presets import load_preset
@@ -264,12 +263,12 @@ def run(
             " device=cuda gives the one process all of it"
         )
     runs = plan(name, read_settings(settings), seeds=seeds, results=results)
+    if gpus or plan_only:
+        from . import planning  # here: what it imports is for it alone
     if gpus and "RAY_ADDRESS" not in os.environ:
-        num_actors(machine(), nodes=nodes, gpus=gpus)
+        planning.num_actors(planning.machine(), nodes=nodes, gpus=gpus)
     if plan_only:
-        from .planning import describe_plan  # here: what it imports is for it alone
-
-        words = describe_plan(runs[0], inline=inline, nodes=nodes, gpus=gpus)
+        words = planning.describe_plan(runs[0], inline=inline, nodes=nodes, gpus=gpus)
         console.print(escape(words), soft_wrap=True)
         if len(runs) > 1:
             console.print(f"There are {len(runs)} such runs, {jobs} at a time.")

@@ -24,7 +24,7 @@ from ..tabular.encode import (
     MAKE_FIT,
     Flaw,
     LeftOut,
-    Problems,
+    Problem,
     count_rows,
     far_columns,
     first_few,
@@ -34,17 +34,16 @@ from ..tabular.rows import (
     BoolArray,
     Names,
     find_ends,
-    first_rows,
     nameless,
     note,
     read_features,
     read_units,
+    remark,
 )
 from ..tabular.schema_file import GRAPHS_CSV, KEYS, Schema
-from ..tabular.table import SPLIT, Table, Tables, unchanged
-from .folder_tables import find_tables
+from ..tabular.table import SPLIT, Table, Tables, find_tables, unchanged
 
-_VERSION = 9  # part of every fingerprint: raise it when tables are read otherwise
+_VERSION = 10  # part of every fingerprint: raise it when tables are read otherwise
 _SHORT = 12  # digits of a hash
 
 
@@ -64,18 +63,20 @@ class OwnData(GraphSet):
         Whether the table has a column of splits.
     bad : list of str
         Rows that were left out: file, line, column, what is wrong, cure.
-    not_used, dropped, left_out, remarks : list of str
-        Columns; kinds of rows of edges that make no edge; shares of the tables, e.g.
-        "4.6 % of edges"; cells and names that may mean something else.
+    num_dropped : int
+        Rows that repeat an edge, or join a node to itself.
+    not_used, left_out, remarks : list of str
+        Columns; shares of the tables, e.g. "4.6 % of edges"; cells and names that may
+        mean something else.
     """
 
     tasks: list[str]
     row: IntArray
     role: NDArray[np.int8]
     has_split: bool
+    num_dropped: int = 0
     bad: list[str] = field(default_factory=list)
     not_used: list[str] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
@@ -139,21 +140,22 @@ def build(
     unfit : list of (str, str)
         Name of the graph or node that each entry of ``bad`` leaves out, and the entry.
     """
-    problems, is_whole = Problems(), schema.dataset == GRAPHS_CSV
+    problems, is_whole = list[Problem](), schema.dataset == GRAPHS_CSV
     tables = find_tables(folder, whole_graphs=is_whole)
     not_used = list_unused(tables, schema)
     key, table = "graph" if is_whole else "node", tables.graphs or tables.nodes
-    units = read_units(table, key, schema, problems, needs_targets=needs_targets)
-    number_of = first_rows(units.names)
+    units = read_units(table, key, schema, needs_targets=needs_targets)
+    number_of = {name: row for row, name in enumerate(units.names)}
+    x, flaws = read_features(tables.nodes, schema)
+    remarks = remark(tables.nodes, {f.column: f.categories for f in schema.features})
+    if needs_targets:
+        remarks += remark(table, dict.fromkeys(schema.targets, schema.classes))
     if is_whole:
-        is_bad = _twice(note(table, units.flaws, problems, units.names), units.names)
-        x, flaws = read_features(tables.nodes, schema, problems)
+        is_bad = note(table, units.flaws, problems, units.names)
         nodes = _whole_nodes(tables, schema, number_of, flaws, problems)
         node_graph, node_name, bad_nodes, name_of = nodes
     else:
-        x, flaws = read_features(tables.nodes, schema, problems)
-        is_bad = note(table, units.flaws + flaws, problems, units.names)
-        is_bad = bad_nodes = _twice(is_bad, units.names)
+        is_bad = bad_nodes = note(table, units.flaws + flaws, problems, units.names)
         node_graph = np.zeros(len(is_bad), np.int64)
         node_name, name_of = np.arange(len(is_bad)), number_of
     edges = _edges(tables, schema, number_of, name_of, node_graph, node_name, problems)
@@ -167,7 +169,7 @@ def build(
         if schema.classes and needs_targets:
             is_open = (units.y < 0) & ~is_bad
     elif len(fits) and not fits.any():
-        got = first_few(problems.found[-1:]) or "other names"
+        got = first_few(problems[-1:]) or "other names"
         raise DataError(
             f"{tables.edges.path}: none of its {len(fits)} row(s) joins two nodes of"
             f" {tables.nodes.name}, got: {got}; write source and target as column"
@@ -201,9 +203,10 @@ def build(
     place[rows] = np.arange(len(rows))
     ends = place[ends[:, fits]]
     ends = ends[:, (ends >= 0).all(axis=0)]
-    pairs = _both_ways(ends, len(rows))
+    source, target = np.concatenate([ends, ends[::-1]], axis=1)
+    pairs = distinct_edges(source, target, len(rows))
     x = np.ascontiguousarray(x[rows])
-    remarks = far_columns(schema, tables.nodes, x)
+    remarks += far_columns(schema, tables.nodes, x)
     if schema.degree:  # one-hot, as numbers of columns
         degrees = np.minimum(np.bincount(pairs[0], minlength=len(rows)), schema.degree)
         x = degrees.astype(np.min_scalar_type(schema.degree))
@@ -228,22 +231,13 @@ def build(
         row=kept,
         role=units.role[keep],
         has_split=units.has_split,
-        bad=[str(problem) for problem in problems.found],
+        bad=[str(problem) for problem in problems],
         not_used=not_used,
-        dropped=_dropped(ends, pairs.shape[1] // 2),
+        num_dropped=_count_dropped(ends, len(rows)),
         left_out=[text for share in shares if (text := str(share))],
-        remarks=[*problems.remarks, *remarks, *same_look(f"{key}s", names)],
+        remarks=[*remarks, *same_look(f"{key}s", names)],
     )
-    return made, names, [(p.name, str(p)) for p in problems.found]
-
-
-def _twice(is_bad: BoolArray, names: Sequence[str]) -> BoolArray:
-    """Count the first row of a name that is there twice as bad, too."""
-    first = first_rows(names)
-    for row, name in enumerate(names):
-        if first[name] != row and name:
-            is_bad[first[name]] = True
-    return is_bad
+    return made, names, [(p.name, str(p)) for p in problems]
 
 
 def _whole_nodes(
@@ -251,7 +245,7 @@ def _whole_nodes(
     schema: Schema,
     graph_of: dict[str, int],
     flaws: list[Flaw],
-    problems: Problems,
+    problems: list[Problem],
 ) -> tuple[IntArray, IntArray, BoolArray, dict[str, int]]:
     """Graph, number of the name, and badness of each row of nodes; numbers of names."""
     table, graphs = tables.nodes, tables.graphs
@@ -263,13 +257,13 @@ def _whole_nodes(
     flaws = [*flaws, *strangers, *nameless("node", rows)]
     numbers = (name_of.setdefault(n, len(name_of)) for n in rows.cells["node"])
     name = np.fromiter(numbers, np.int64, len(graph))
-    is_bad = note(table, flaws, problems, named)
-    order = np.lexsort((name, graph))
-    same = (np.diff(graph[order]) == 0) & (np.diff(name[order]) == 0)
-    repeated = order[1:][same & (graph[order[1:]] >= 0)].tolist()
+    import pandas as pd  # here, as a run on other data needs none
+
+    is_twice = pd.DataFrame({"graph": graph, "name": name}).duplicated(keep=False)
     text = "the graph has another node of this name; rename or delete one of them"
-    is_bad |= note(table, [(row, "node", text) for row in repeated], problems, named)
-    return graph, name, is_bad, name_of
+    repeated = np.flatnonzero(is_twice & (graph >= 0)).tolist()
+    flaws += [(row, "node", text) for row in repeated]
+    return graph, name, note(table, flaws, problems, named), name_of
 
 
 def _edges(
@@ -279,7 +273,7 @@ def _edges(
     name_of: dict[str, int],
     node_graph: IntArray,
     node_name: IntArray,
-    problems: Problems,
+    problems: list[Problem],
 ) -> tuple[IntArray, IntArray, BoolArray]:
     """Graph, ends as rows of nodes (-1: unknown), and badness of each row of edges."""
     table, graphs, drop = tables.edges, tables.graphs, schema.drops_outside
@@ -300,7 +294,7 @@ def _without_nodes(
     names: Sequence[str],
     node_graph: IntArray,
     is_bad: BoolArray,
-    problems: Problems,
+    problems: list[Problem],
 ) -> None:
     """Note graphs that have no nodes."""
     table = tables.graphs
@@ -318,28 +312,14 @@ def _without_nodes(
     is_bad |= note(table, flaws, problems, names)
 
 
-def _both_ways(ends: IntArray, num_nodes: int) -> IntArray:
-    """Each edge once in each direction, by source, then target; no loops."""
-    source, target = np.concatenate([ends, ends[::-1]], axis=1)
-    return distinct_edges(source, target, num_nodes)
+def _count_dropped(ends: IntArray, num_nodes: int) -> int:
+    """Count rows that join a node to itself, or repeat a row before.
 
-
-def _dropped(ends: IntArray, num_edges: int) -> list[str]:
-    """Say how many rows make no edge, which are ``num_edges``.
-
-    A table may have every edge in both directions; then such a row repeats none.
+    A table may have every edge in both directions: none of them repeats another.
     """
-    rows = ends[:, ends[0] != ends[1]]
-    repeats = rows.shape[1] - num_edges
-    if repeats >= num_edges > 0:
-        key = np.sort(rows[0] * (ends.max() + 1) + rows[1])
-        directed = int((np.diff(key, prepend=-1) != 0).sum())
-        repeats = rows.shape[1] - directed if directed == 2 * num_edges else repeats
-    counts = {
-        "repeat an edge": repeats,
-        "join a node to itself": ends.shape[1] - rows.shape[1],
-    }
-    return [f"{count} row(s) that {what}" for what, count in counts.items() if count]
+    source, target = ends
+    distinct = np.unique((source * num_nodes + target)[source != target])
+    return len(source) - len(distinct)
 
 
 def list_unused(tables: Tables, schema: Schema) -> list[str]:
@@ -366,31 +346,31 @@ def _check(
     schema: Schema,
     num_kept: int,
     shares: Sequence[LeftOut],
-    problems: Problems,
+    problems: Sequence[Problem],
     bad_rows: str,
 ) -> None:
     """Refuse what cannot be used; with ``bad_rows`` "refuse", any problem.
 
     Tables of whose rows a large part is left out cannot be used, either.
     """
-    count = count_rows(map(str, problems.found))
+    count = count_rows(map(str, problems))
     if count and bad_rows == "refuse":
         raise DataError(
             f"{count} row(s) do not fit the schema in {folder}:"
-            f" {first_few(problems.found)}. To leave such rows out with their graph or"
+            f" {first_few(problems)}. To leave such rows out with their graph or"
             " node, set csv-bad-rows to 'skip'"
         )
     if not num_kept:
         word = "graph" if schema.dataset == GRAPHS_CSV else "node"
-        got = f", got: {first_few(problems.found)}" if count else ""
+        got = f", got: {first_few(problems)}" if count else ""
         raise DataError(
             f"{folder} has no usable {word}{got}; write the tables as docs/own-data.md"
             " shows"
         )
     for share in filter(LeftOut.is_much, shares):
-        own = [p for p in problems.found if p.where.startswith(share.what)]
+        own = [p for p in problems if p.where.startswith(share.what)]
         raise DataError(
             f"{folder}: {share.lost} of {share.rows} {share.what} would be left out,"
             " more than a third, as rows do not fit:"
-            f" {first_few(own or problems.found)}; {MAKE_FIT}"
+            f" {first_few(own or problems)}; {MAKE_FIT}"
         )

@@ -52,15 +52,20 @@ from ..tabular.schema_file import (
     Schema,
     is_name,
 )
-from ..tabular.table import SPLIT, Table
-from .folder_tables import find_tables, holds_tables, is_one_graph, wanted_tables
+from ..tabular.table import (
+    SPLIT,
+    Table,
+    find_tables,
+    holds_tables,
+    is_one_graph,
+    wanted_tables,
+)
 
 DEFAULT_DEGREE = 16
 _MOST_DISTINCT = 1000  # categories of one column, before it counts as text
 _MOST_CLASSES = 20  # different numbers, before they count as numbers to predict
 _ODD = 10  # cells of a column of numbers, of which one may be no number
 _NOISE = 1e-7  # of a mean, as a spread: numbers of 32 bits have it
-_SHOWN = 20  # names of a column, with their shares
 _DAY_0, _LAST_DAY = date(1970, 1, 1).toordinal(), date.max.toordinal()
 _YEARS_FROM_2020 = (18_262.0, 365.25)  # shift and scale of dates without statistics
 _ANY_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
@@ -194,13 +199,14 @@ class Column:
 
     def doubts(self, listed: Collection[str] = ()) -> list[str]:
         """Name cells that may mean something else."""
+        is_date = self.kind == DATE
         found = not_known(
             self.what,
             self.cells,
             self.enough,
-            numbers=self.days if self.kind == DATE else self.values,
+            numbers=self.days if is_date else self.values,
             listed=listed,
-            **({"shown": _date} if self.kind == DATE else {}),
+            shown=_date if is_date else "{:.12g}".format,
         )
         if self.is_written_oddly:
             found.append(
@@ -214,9 +220,9 @@ class Column:
     def odd_cells(self) -> str:
         """Say how many cells are no numbers, and which is the first."""
         at = int(np.flatnonzero(self.is_odd)[0])
-        place, cell = (
-            self.table.at(self.table.rows.lines[at], self.name),
+        cell, place = (
             self.cells[at],
+            self.table.at(self.table.rows.lines[at], self.name),
         )
         return (
             f"{self.what}: {self.num_odd} of {self.count} cells are no numbers (the"
@@ -229,7 +235,7 @@ class Column:
         counts = {name: rows[name] for name in names}
         counts["none of these"] = len(self.cells) - sum(counts.values())
         found = [f"{n} ({c / len(self.cells):.1%})" for n, c in counts.items() if c]
-        return f"{what} {', '.join(found[:_SHOWN])}{', ...' * (len(found) > _SHOWN)}"
+        return f"{what} {shortened(', '.join(found), 1000)}"
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -358,14 +364,13 @@ def _choose_targets(
             names.append(column)
     if len(names) > 1 and not given:
         raise DataError(
-            f"{table.path}, line 1: columns {', '.join(map(repr, names))} may"
-            " all be meant, and nothing says which are to be predicted; name those"
-            f" that are by --targets ({ALL!r} takes all of them)"
+            f"{table.path}, line 1: columns {', '.join(map(repr, names))} may all be"
+            f" meant; name those to be predicted by --targets ({ALL!r} takes all)"
         )
     if not names:
         raise DataError(
-            f"{table.path}, line 1: has no column to predict beside 'graph'; add"
-            " one, or name it with --targets"
+            f"{table.path}, line 1: has no column to predict beside 'graph'; add one,"
+            " or name it with --targets"
         )
     return tuple(names)
 

@@ -28,7 +28,7 @@ from ..tabular.schema_file import (
     SCHEMA_FILE,
     read_schema,
 )
-from .folder_tables import CORRECT_PLACE, find_tables, holds_tables, wanted_tables
+from ..tabular.table import CORRECT_PLACE, find_tables, holds_tables, wanted_tables
 from .graph_tables import OwnData, load_folder
 from .smiles import client_file, load_client_file, own_place
 
@@ -118,10 +118,11 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
             " left out, with graphs or nodes that they name",
             data.bad,
         )
+    dropped = [f"{data.num_dropped} row(s)"] if data.num_dropped else []
     for words, found in (
         ("left out, as rows do not fit or name what is elsewhere", data.left_out),
         ("not used", data.not_used),
-        ("dropped from its edges", data.dropped),
+        ("repeat an edge, or join a node to itself", dropped),
     ):
         if found:
             warn_once(f"{folder}: {words}: {', '.join(found)}")

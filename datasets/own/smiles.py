@@ -7,7 +7,6 @@ client's graphs and splits.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.files import sha256_of
 
-from ..cache import cache_root, hint_of_near, open_or_build
+from ..cache import cache_root, open_or_build
 from ..molecules import (
     SMILES_CSV,
     MoleculeBuilder,
@@ -34,10 +33,7 @@ from ..splits import need_graphs
 from ..tabular.cells import MIN_COUNT, TRUTH, is_missing, not_known, readings
 from ..tabular.encode import LeftOut, encode_targets, first_few, read_numbers
 from ..tabular.schema_file import ALL, Schema
-from ..tabular.table import SPLIT, Rows, no_column, read_rows, unchanged
-from .folder_tables import CORRECT_PLACE
-
-log = logging.getLogger("flwr.fedgraph")
+from ..tabular.table import CORRECT_PLACE, SPLIT, Rows, no_column, read_rows, unchanged
 
 _TABLE = 9  # part of every fingerprint: raise it when a file is read otherwise
 _CURE = (
@@ -92,8 +88,8 @@ def load_client_file(settings: RunSettings, client_id: int) -> CsvMolecules:
     ConfigError
         No ``data_dir``, or a folder with another number of files than clients.
     DataError
-        A file is wrong, files have different label columns, a task has no label in any
-        of them, or the client has fewer than 3 molecules or no label.
+        A file is wrong, files have different label columns, or the client has fewer
+        than 3 molecules or no label.
     """
     files, is_folder = _files(settings.data_dir)
     if is_folder and len(files) != settings.num_clients:
@@ -118,9 +114,19 @@ def load_client_file(settings: RunSettings, client_id: int) -> CsvMolecules:
         warn_left_out(words, list_all(bad, "line"))
     for remark in sets[own].remarks:
         warn_once(f"{files[own]}: {remark}")
-    _check_client(sets[own], client_id, files[own])
-    are_all = len(sets) == settings.num_clients
-    _check_tasks(files, sets, settings.data_dir, are_all=are_all)
+    need_graphs(len(sets[own]), client_id, "molecule", files[own])
+    if np.isnan(sets[own].y).all():
+        raise DataError(
+            f"client {client_id} has no label at all: columns"
+            f" {', '.join(sets[own].tasks)} of {files[own]} are empty; add labels, or"
+            " leave this client out"
+        )
+    for path, found in zip(files, sets, strict=True):
+        if found.tasks != sets[0].tasks:
+            raise DataError(
+                f"{path.name} has the label columns {found.tasks}, but {files[0].name}"
+                f" has {sets[0].tasks}; name those that all have in csv-label-columns"
+            )
     return sets[own]
 
 
@@ -140,9 +146,7 @@ def own_place(data_dir: str, what: str) -> Path:
         )
     path = Path(data_dir).expanduser()
     if not path.exists():
-        raise DataError(
-            f"there is no file or folder {path}{hint_of_near(path)}; {CORRECT_PLACE}"
-        )
+        raise DataError(f"there is no file or folder {path}; {CORRECT_PLACE}")
     return path
 
 
@@ -183,39 +187,6 @@ def _tell_columns(path: Path, found: CsvMolecules, *, is_guess: bool) -> None:
             " nothing says which are labels, and all are predicted; name the label"
             f" columns, also unused ones, in csv-label-columns ({ALL!r} takes these)"
         )
-
-
-def _check_tasks(
-    files: Sequence[Path], sets: Sequence[CsvMolecules], place: str, *, are_all: bool
-) -> None:
-    """Refuse files of unlike labels and, if they ``are_all``, a task without any."""
-    tasks = sets[0].tasks
-    for path, found in zip(files, sets, strict=True):
-        if found.tasks != tasks:
-            raise DataError(
-                f"{path.name} has the label columns {found.tasks}, but {files[0].name}"
-                f" has {tasks}; name those that all have in csv-label-columns"
-            )
-    missing = np.all([np.isnan(found.y).all(axis=0) for found in sets], axis=0)
-    if are_all and missing.any():  # else others, elsewhere, may have labels
-        empty = [tasks[at] for at in np.flatnonzero(missing)]
-        raise DataError(
-            f"no molecule in {place} has a label in column(s) {', '.join(empty)};"
-            " leave them out of csv-label-columns"
-        )
-
-
-def _check_client(molecules: CsvMolecules, client_id: int, path: Path) -> None:
-    need_graphs(len(molecules), client_id, "molecule", path)
-    missing = np.isnan(molecules.y).all(axis=0)
-    if missing.all():
-        raise DataError(
-            f"client {client_id} has no label at all: columns"
-            f" {', '.join(molecules.tasks)} of {path} are empty; add labels, or leave"
-            " this client out"
-        )
-    if empty := [molecules.tasks[at] for at in np.flatnonzero(missing)]:
-        log.warning("client %d has no label of %s", client_id, ", ".join(empty))
 
 
 def load_csv(path: Path, form: CsvFormat, *, cache_dir: str = "") -> CsvMolecules:
@@ -321,12 +292,7 @@ def _label_columns(
     if names not in ([], [ALL]):
         for name in names:
             find_column(name, rows, "csv-label-columns", path)
-        if smiles in names or len(set(names)) < len(names):
-            raise DataError(
-                "csv-label-columns must name each label column once and not the SMILES"
-                f" column, got {form.label_columns!r}; correct it in the run config"
-            )
-        return names, []
+        return list(dict.fromkeys(names)), []
     cells = {
         name: [cell for at, cell in enumerate(column) if at not in rows.odd]
         for name, column in rows.cells.items()

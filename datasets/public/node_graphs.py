@@ -195,29 +195,12 @@ def _read_ogb(raw: Path, _: str) -> Raw:
     ------
     Hu et al. 2020, arXiv:2005.00687; layout of ``ogb/io/read_graph_raw.py``.
     """
-    edges = _table(raw / "edge.csv.gz", np.int64)
-    if edges.shape[1] != 2:
-        raise DataError(
-            f"edge.csv.gz in {raw} must have 2 columns, got {edges.shape[1]}; fetch"
-            " the data set again"
-        )
-    x = _table(raw / "node-feat.csv.gz", np.float32)
-    y = _table(raw / "node-label.csv.gz", np.int64)
+    tables: list[NDArray[Any]] = []
+    for file, dtype in zip(OGB_FILES, (np.int64, np.float32, np.int64), strict=True):
+        with gzip.open(raw / file, "rt", encoding="utf-8") as opened:
+            tables.append(np.loadtxt(opened, dtype, delimiter=",", ndmin=2))
+    edges, x, y = tables
     return x, np.ascontiguousarray(edges.T), y[:, 0]
-
-
-def _table(path: Path, dtype: type) -> NDArray[Any]:
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            table: NDArray[Any] = np.loadtxt(file, dtype=dtype, delimiter=",", ndmin=2)
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(
-            f"{path.name} in {path.parent.resolve()} is corrupt: {error}; fetch the"
-            " data set again"
-        ) from error
-    if not table.size:
-        raise DataError(f"{path} is empty; fetch the data set again")
-    return table
 
 
 # Chameleon and Squirrel are without the nodes that occur twice in older copies.
@@ -239,19 +222,10 @@ def _read_heterophilous(raw: Path, name: str) -> Raw:
     It holds ``node_features``, ``node_labels`` and ``edges`` (num_edges, 2), each edge
     in one direction or both. Objects are not unpickled.
     """
-    path = raw / f"{name}.npz"
-    with path.open("rb") as given, np.load(given, allow_pickle=False) as file:
+    with np.load(raw / f"{name}.npz", allow_pickle=False) as file:
         x, y, edges = (file[k] for k in ("node_features", "node_labels", "edges"))
-    shapes = x.ndim == 2 and y.ndim == 1 and edges.ndim == 2 and edges.shape[1:] == (2,)
-    kinds = x.dtype.kind in "biuf" and y.dtype.kind in "iu" and edges.dtype.kind in "iu"
-    if not (shapes and kinds):
-        raise DataError(
-            f"{path.name} holds features {x.dtype} {x.shape}, classes {y.dtype}"
-            f" {y.shape} and edges {edges.dtype} {edges.shape}; they must be numbers"
-            " (num_nodes, num_features), whole numbers (num_nodes,) and whole numbers"
-            " (num_edges, 2): fetch the data set again"
-        )
-    return x.astype(np.float32), edges.T.astype(np.int64), y.astype(np.int64)
+    y, edges = (part.astype(np.int64, casting="same_kind") for part in (y, edges))
+    return x.astype(np.float32, casting="same_kind"), edges.T, y
 
 
 log = logging.getLogger("flwr.fedgraph")
@@ -344,16 +318,13 @@ def whole_graph(
             f"features of {name} hold NaN or infinity in {len(rows)} nodes, the first"
             f" is node {rows[0]}; mend or drop these nodes in the raw files"
         )
-    if len(x) != len(y) or (len(y) and y.min() < 0):
+    last, least = edges.max(initial=0), min(edges.min(initial=0), y.min(initial=0))
+    fits = x.ndim == 2 and y.shape == x.shape[:1] and len(edges) == 2
+    if not (fits and least >= 0 and last < len(x)):
         raise DataError(
-            f"{name} has {len(x)} rows of features and {len(y)} classes, the smallest"
-            f" {y.min(initial=0)}; every node needs one class >= 0: fetch the data set"
-            " again"
-        )
-    if edges.size and not 0 <= edges.min() <= edges.max() < len(x):
-        raise DataError(
-            f"{name} has edges of nodes {edges.min()}..{edges.max()}, but"
-            f" {len(x)} nodes; fetch the data set again"
+            f"{name} has features of shape {x.shape}, classes of shape {y.shape} and"
+            f" edges of nodes up to {last}, the least number is {least}: every node"
+            " needs features and a class >= 0; fetch the data set again"
         )
     ids, kept = largest_component(edges, len(x))
     x = np.ascontiguousarray(x[ids], np.float32)

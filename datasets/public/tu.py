@@ -65,15 +65,7 @@ def _files_by_kind(name: str, raw: Path, optional: tuple[str, ...]) -> dict[str,
     found = {kind: path for kind, path in paths.items() if path.is_file()}
     missing = [paths[kind].name for kind in REQUIRED if kind not in found]
     if missing:
-        extra = (
-            " (sets with graph_attributes only are regression sets, which this"
-            " application does not cover)"
-            if missing == [f"{name}_graph_labels.txt"]
-            else ""
-        )
-        raise DataError(
-            f"{raw} lacks {', '.join(missing)}{extra}; fetch the data set again"
-        )
+        raise DataError(f"{raw} lacks {', '.join(missing)}; fetch the data set again")
     return found
 
 

@@ -182,26 +182,14 @@ def not_known(
     """
     marks = {c for c in set(cells) if is_missing(c) and not is_empty(c)} - {*listed}
     rows = Counter(filter(marks.__contains__, cells))
-    found = codes(numbers[np.isfinite(numbers)], enough) if numbers is not None else {}
+    text = "not known (if one is a class or category, list it in the schema)"
+    told = [(repr(cell), rows[cell], text) for cell in sorted(marks)]
+    if numbers is not None:
+        text = "numbers, far from all others (empty them if they mean not known)"
+        found = codes(numbers[np.isfinite(numbers)], enough)
+        told += [(shown(value), count, text) for value, count in found.items()]
     return [
         f"{what}: {n} of {len(cells)} cells ({n / len(cells):.1%}) are {cell}, and"
         f" count as {text}"
-        for cell, n, text in (
-            *(
-                (
-                    repr(c),
-                    rows[c],
-                    "not known (if one is a class or category, list it in the schema)",
-                )
-                for c in sorted(marks)
-            ),
-            *(
-                (
-                    shown(v),
-                    n,
-                    "numbers, far from all others (empty them if they mean not known)",
-                )
-                for v, n in found.items()
-            ),
-        )
+        for cell, n, text in told
     ]

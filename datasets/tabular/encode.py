@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -17,14 +16,12 @@ from fedgraph_flwr.core.errors import DataError
 
 from .cells import (
     LIMITS,
-    MIN_COUNT,
     TRUTH,
     as_whole,
     by_look,
     by_value,
     is_empty,
     is_missing,
-    not_known,
     read_day,
     readings,
     twin,
@@ -34,11 +31,10 @@ from .table import Rows, Table, no_column
 
 ROLES = {"train": 0, "val": 1, "test": 2}
 NO_ROLE = -1
-SHOWN = 5  # problems that an error names
+SHOWN = 5  # problems, or names, that a message lists
 MOST_NUMBERS = 2**31  # of encoded features of a table: 8 GiB
 _MUCH_OTHER = 1 / 3
 _FAR, _WIDE, _NARROW = 5, 10, 1e-3  # spreads of the site that made the schema
-_FEW = 5  # names that a message lists
 _AT_ALL = "in the schema of all sites"
 CORRECT_KIND = f"correct it, or correct kind of [target] {_AT_ALL}"
 MAKE_FIT = (
@@ -49,8 +45,7 @@ _values, _looks = lru_cache(by_value), lru_cache(by_look)  # names are many
 Flaw = tuple[int, str, str]  # row of the table, column, what is wrong, and its cure
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """A row that cannot be used: where (file, line, column), and what is wrong.
 
     ``name`` is that of the graph or node which is left out for it; "" if there is none.
@@ -64,43 +59,11 @@ class Problem:
         return f"{self.where}: {self.text}"
 
 
-@dataclass
-class Problems:
-    """Collects rows that do not fit, in the order of the files.
-
-    ``remarks`` name cells that may stand for "not known", with their share.
-    """
-
-    found: list[Problem] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-
-    def add(self, where: str, text: str, name: str = "") -> None:
-        """Record a row that does not fit."""
-        self.found.append(Problem(where, text, name))
-
-    def remark_features(self, schema: Schema, table: Table) -> None:
-        """Remark on cells of features."""
-        for one in schema.features:
-            self._remark(table, one.column, one.categories)
-
-    def remark_targets(self, schema: Schema, table: Table) -> None:
-        """Remark on cells of targets."""
-        for column in schema.targets:
-            self._remark(table, column, schema.classes)
-
-    def _remark(self, table: Table, column: str, names: Sequence[str]) -> None:
-        cells = table.rows.cells[column]
-        numbers = None if names else read_numbers(cells)
-        self.remarks += not_known(
-            table.of(column), cells, MIN_COUNT, numbers=numbers, listed=names
-        )
-
-
-def first_few(problems: Sequence[object]) -> str:
-    """Name the first few problems, and how many more there are."""
-    more = len(problems) - SHOWN
-    named = "; ".join(map(str, problems[:SHOWN]))
-    return named + (f"; and {more} more" if more > 0 else "")
+def first_few(items: Sequence[object], mark: str = "; ") -> str:
+    """Name the first few problems or names, and how many more there are."""
+    more = len(items) - SHOWN
+    named = mark.join(map(str, items[:SHOWN]))
+    return named + (f"{mark}and {more} more" if more > 0 else "")
 
 
 class LeftOut(NamedTuple):
@@ -134,12 +97,7 @@ def count_rows(bad: Iterable[str]) -> int:
 
 
 def need_columns(table: Table, columns: Iterable[str]) -> None:
-    """Refuse a table without a column that is needed.
-
-    Raises
-    ------
-    DataError
-    """
+    """Refuse a table without a column that is needed."""
     for column in columns:
         if column in table.columns:
             continue
@@ -210,7 +168,9 @@ def far_columns(schema: Schema, table: Table, x: NDArray[Any]) -> list[str]:
         values = x[:, first].astype(np.float64)
         if feature.missing == INDICATOR:
             values = values[x[:, first + 1] == 0]
-        mean, spread = (values.mean(), values.std()) if len(values) else (0.0, 1.0)
+        if not len(values):
+            continue
+        mean, spread = values.mean(), values.std()
         if abs(mean) > _FAR or spread > _WIDE or 0 < spread < _NARROW:
             notes.append(
                 f"{what}: encoded by the schema, numbers have mean {mean:.3g} and"
@@ -235,14 +195,15 @@ def _codes(feature: Feature, rows: Rows, flaws: list[Flaw]) -> IntArray:
         if is_missing(cell) and feature.missing == INDICATOR:
             codes[row] = feature.width - 1
             continue
-        like = _like(cell, feature.categories)
+        like = twin(cell, _looks(feature.categories))
         if feature.other and not (like or is_empty(cell)):
             codes[row] = len(feature.categories)
         elif is_missing(cell):
             flaws.append((row, feature.column, _missing_text(cell)))
         else:
             what = f"{cell!r} is none of the schema's categories"
-            what += f" ({_some(feature.categories)}){like}; correct it, or list it"
+            what += f" ({first_few(feature.categories, ', ')}){like};"
+            what += " correct it, or list it"
             what += " or set other = true" * (not feature.other)
             flaws.append((row, feature.column, f"{what} {_AT_ALL}"))
     return codes
@@ -262,10 +223,6 @@ def _find(names: tuple[str, ...], cells: Sequence[str]) -> IntArray:
             if is_flag or cells[row].lower() not in TRUTH:
                 codes[row] = index.get(values.get(as_whole(cells[row]), ""), -1)
     return codes
-
-
-def _like(cell: str, names: tuple[str, ...]) -> str:
-    return twin(cell, _looks(names))
 
 
 def _fill_numbers(
@@ -338,11 +295,6 @@ def _missing_text(cell: str) -> str:
     return f'{what}; complete it, or set missing = "indicator" {_AT_ALL}'
 
 
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _FEW
-    return ", ".join(map(repr, names[:_FEW])) + (f", {more} more" if more > 0 else "")
-
-
 def encode_targets(
     schema: Schema, rows: Rows, *, are_known: bool = True, cure: str = CORRECT_KIND
 ) -> tuple[NDArray[Any], list[Flaw]]:
@@ -362,7 +314,8 @@ def encode_targets(
         for row in np.flatnonzero(codes < 0).tolist():
             if not is_missing(cell := cells[row]):
                 what = f"{cell!r} is none of the schema's classes"
-                what += f" ({_some(schema.classes)}){_like(cell, schema.classes)}"
+                what += f" ({first_few(schema.classes, ', ')})"
+                what += twin(cell, _looks(schema.classes))
                 what += f"; correct it, or list it {_AT_ALL}"
                 flaws.append((row, schema.targets[0], what))
         return codes, flaws

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,15 +14,16 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.core.data import IntArray
 
-from .cells import alike, by_look, is_missing, twin
+from .cells import MIN_COUNT, alike, by_look, is_missing, not_known, twin
 from .encode import (
     NO_ROLE,
     Flaw,
-    Problems,
+    Problem,
     encode_features,
     encode_roles,
     encode_targets,
     need_columns,
+    read_numbers,
 )
 from .schema_file import KEYS, Schema
 from .table import SPLIT, Rows, Table
@@ -40,17 +42,13 @@ class Units:
     flaws: list[Flaw]
 
 
-def read_units(
-    table: Table, key: str, schema: Schema, problems: Problems, *, needs_targets: bool
-) -> Units:
+def read_units(table: Table, key: str, schema: Schema, *, needs_targets: bool) -> Units:
     """Read names, targets and splits of graphs, or of nodes."""
     need_columns(table, [key, *(schema.targets if needs_targets else ())])
     rows, is_node = table.rows, key == "node"
     has_split = needs_targets and SPLIT in table.columns
     names = list(rows.cells[key])
     role = np.full(len(names), NO_ROLE, np.int8)
-    if needs_targets:
-        problems.remark_targets(schema, table)
     y, flaws = encode_targets(schema, rows, are_known=needs_targets)
     if has_split:
         role, more = encode_roles(SPLIT, rows, may_miss=is_node)
@@ -63,30 +61,36 @@ def read_units(
             if is_missing(labels[row])
         ]
     flaws += nameless(key, rows)
-    first = first_rows(names)
+    count = Counter(names)
     flaws += [
         (row, key, f"{key} {name!r} is there twice; rename or delete one of them")
         for row, name in enumerate(names)
-        if first[name] != row and name
+        if name and count[name] > 1
     ]
     return Units(names=names, y=y, role=role, has_split=has_split, flaws=flaws)
 
 
-def first_rows(names: Sequence[str]) -> dict[str, int]:
-    """Return the first row of each name."""
-    found: dict[str, int] = {}
-    for at, name in enumerate(names):
-        found.setdefault(name, at)
-    return found
-
-
 def read_features(
-    table: Table, schema: Schema, problems: Problems
+    table: Table, schema: Schema
 ) -> tuple[NDArray[np.generic], list[Flaw]]:
     """Read the features of nodes."""
     need_columns(table, ["node", *(f.column for f in schema.features)])
-    problems.remark_features(schema, table)
     return encode_features(schema, table.rows)
+
+
+def remark(table: Table, listed: Mapping[str, Sequence[str]]) -> list[str]:
+    """Name cells that may stand for "not known"; ``listed`` has a column's names."""
+    found = []
+    for column, names in listed.items():
+        cells = table.rows.cells[column]
+        found += not_known(
+            table.of(column),
+            cells,
+            MIN_COUNT,
+            numbers=None if names else read_numbers(cells),
+            listed=names,
+        )
+    return found
 
 
 def nameless(key: str, rows: Rows) -> list[Flaw]:
@@ -99,7 +103,10 @@ def nameless(key: str, rows: Rows) -> list[Flaw]:
 
 
 def note(
-    table: Table, flaws: Iterable[Flaw], problems: Problems, names: Sequence[str] = ()
+    table: Table,
+    flaws: Iterable[Flaw],
+    problems: list[Problem],
+    names: Sequence[str] = (),
 ) -> BoolArray:
     """List flaws as problems, in the order of rows; return which rows have one.
 
@@ -108,7 +115,7 @@ def note(
     is_bad = np.zeros(len(table.rows.lines), np.bool_)
     for row, column, text in sorted(flaws):
         place = table.at(table.rows.lines[row], column)
-        problems.add(place, text, names[row] if names else "")
+        problems.append(Problem(place, text, names[row] if names else ""))
         is_bad[row] = True
     return is_bad
 
@@ -180,18 +187,17 @@ def find_ends(
         Rows of nodes; -1 if there is none.
     flaws : list
     """
+    import pandas as pd  # here, as a run on other data needs none
+
     width = int(node_name.max(initial=0)) + 1
-    key = node_graph * width + node_name
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    ends = np.full((2, len(graph)), -1, np.int64)
-    flaws: list[Flaw] = []
+    key = pd.Index(node_graph * width + node_name)
+    first = np.flatnonzero(~key.duplicated() & (node_graph >= 0))
+    key = key[first]
+    ends, flaws = np.full((2, len(graph)), -1, np.int64), list[Flaw]()
     for end, column in enumerate(KEYS["edges"]):
         name = known.numbers(rows.cells[column])
-        wanted = np.where((graph >= 0) & (name >= 0), graph * width + name, -1)
-        place = np.searchsorted(key, wanted)
-        inside = (wanted >= 0) & (place < len(key))
-        inside[inside] = key[place[inside]] == wanted[inside]
-        ends[end, inside] = order[place[inside]]
-        flaws += known.flaws(column, rows, (graph >= 0) & ~inside)
+        is_known = (graph >= 0) & (name >= 0)
+        place = key.get_indexer(np.where(is_known, graph * width + name, -1))
+        ends[end, place >= 0] = first[place[place >= 0]]
+        flaws += known.flaws(column, rows, (graph >= 0) & (place < 0))
     return ends, flaws

@@ -17,12 +17,14 @@ from itertools import islice
 from pathlib import Path
 
 from fedgraph_flwr.core.errors import DataError, nearest
+from fedgraph_flwr.core.words import shortened
 
 _SOME = 1 << 12  # rows at once: Python's garbage collector is slow if many live
 _NEWLINE = re.compile(rb"\r\n|\r|\n")
 csv.field_size_limit(2**31 - 1)  # a cell may be a page; 131,072 letters else
 SPLIT = "split"  # column of roles
 SAVE = "save it as UTF-8 text, cells separated by commas"
+CORRECT_PLACE = "correct data-dir (on a site: data-path of --node-config)"
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,6 @@ class Table:
                 f"{self.path}, line {found.lines[row]}: has {why}; complete the line,"
                 " and put cells with commas in quotes"
             )
-        for near in found.cells:
-            if near.lower() == SPLIT != near:
-                raise DataError(
-                    f"{self.path}, line 1: column {near!r} is not read as {SPLIT!r}:"
-                    " call it so if it says which rows train, validate and test, and"
-                    " give it another name if not"
-                )
         return found
 
     @property
@@ -102,6 +97,72 @@ class Tables:
         """All files that are read."""
         found = (self.graphs, self.nodes, self.edges)
         return tuple(table.path for table in found if table is not None)
+
+
+def holds_tables(folder: Path, *, of_any_kind: bool = False) -> bool:
+    """Whether a folder has tables itself, rather than folders of clients.
+
+    A table of nodes is meant, or ``of_any_kind``.
+    """
+    stems = ("nodes", "edges", "graphs") if of_any_kind else ("nodes",)
+    return any(_places(folder, stem) for stem in stems)
+
+
+def wanted_tables(folder: Path) -> str:
+    """Say which tables and columns a folder must have, and which files it has."""
+    found = sorted(p.name for p in folder.glob("*.*") if p.is_file())
+    return (
+        "one graph is nodes.csv (columns node, label, and what describes a node) and"
+        " edges.csv (source, target); whole graphs are graphs.csv (graph, and what is"
+        " to be predicted), nodes.csv (graph, node, ...) and edges.csv (graph, source,"
+        f" target); got {shortened(', '.join(found)) or 'no file'}: rename files and"
+        " columns (files in TU's layout are read as tu:NAME)"
+    )
+
+
+def is_one_graph(folder: Path) -> bool:
+    """Whether a folder has a table of nodes and none of graphs."""
+    return any(_places(folder, "nodes")) and not any(_places(folder, "graphs"))
+
+
+def find_tables(folder: Path, *, whole_graphs: bool) -> Tables:
+    """Find the tables of one client.
+
+    Parameters
+    ----------
+    folder : Path
+        With ``nodes``, ``edges`` and, for whole graphs, ``graphs``, each as ``.csv`` or
+        ``.parquet``.
+    whole_graphs : bool
+
+    Raises
+    ------
+    DataError
+        A file is missing, or there twice.
+    """
+    return Tables(
+        graphs=_table(folder, "graphs") if whole_graphs else None,
+        nodes=_table(folder, "nodes"),
+        edges=_table(folder, "edges"),
+    )
+
+
+def _places(folder: Path, stem: str) -> list[Path]:
+    return [p for e in ("csv", "parquet") if (p := folder / f"{stem}.{e}").is_file()]
+
+
+def _table(folder: Path, stem: str) -> Table:
+    places = _places(folder, stem)
+    if not places:
+        raise DataError(
+            f"{folder} has no {stem}.csv (nor {stem}.parquet): {wanted_tables(folder)};"
+            f" write it as docs/own-data.md shows, or {CORRECT_PLACE}"
+        )
+    if len(places) > 1:
+        raise DataError(
+            f"{folder} has {stem}.csv and {stem}.parquet; delete one of them"
+        )
+    return Table(places[0])
 
 
 def no_column(place: str, name: str, columns: Iterable[str], cure: str) -> DataError:
@@ -241,10 +302,6 @@ def needing_permission() -> Iterator[None]:
     """Word that the user of this process may not read a file or folder.
 
     An error that names none, as a plug-in may raise, passes as it is.
-
-    Raises
-    ------
-    DataError
     """
     try:
         yield

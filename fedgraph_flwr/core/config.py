@@ -265,7 +265,6 @@ class RunSettings(Settings):
         "auto",
         "chunks",
         "chunks-overlap",
-        "chunks-shuffled",
         "datasets",
         "iid",
         "dirichlet-labels",

@@ -70,12 +70,7 @@ class Visit:
 
 
 def check_kind(message_type: str) -> None:
-    """Refuse a message of a kind that no policy knows.
-
-    Raises
-    ------
-    PolicyError
-    """
+    """Refuse a message of a kind that no policy knows."""
     if message_type not in KINDS:
         raise PolicyError(
             f"this site answers messages of the kinds {', '.join(KINDS)} alone; both"

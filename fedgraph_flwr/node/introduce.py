@@ -78,11 +78,6 @@ def score_elsewhere(
         Loads the data of a client.
     is_own : bool
         An operator configured this node, which has no other clients' data.
-
-    Raises
-    ------
-    ConfigError
-        As :func:`check_elsewhere`.
     """
     partition = client.data.partition
     if is_own:
@@ -129,12 +124,7 @@ def scores_elsewhere(resolved: Resolved, num_features: int, num_classes: int) ->
 
 
 def check_elsewhere(resolved: Resolved, partition: GraphPartition) -> None:
-    """Refuse, at a site, to evaluate models of single clients or clusters elsewhere.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse, at a site, to evaluate models of single clients or clusters elsewhere."""
     settings, graphs = resolved.settings, partition.graphs
     if not scores_elsewhere(resolved, graphs.num_features, graphs.num_classes):
         return

@@ -7,7 +7,7 @@ run, at a site even though a new process answers each message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from logging import INFO, WARNING, LogRecord, getLogger
 from pathlib import Path
@@ -62,35 +62,6 @@ _LOGGERS = (getLogger("flwr"), getLogger("flwr.fedgraph"))
 _given: set[tuple[Path | None, int, str]] = set()
 
 
-@contextmanager
-def _warned_once(run: int, audit: AuditLog | None) -> Iterator[None]:
-    """Let a warning through if this run has not had it yet, and write it down."""
-
-    def is_new(record: LogRecord) -> bool:
-        if record.levelno != WARNING:
-            return True
-        note = plain(record.getMessage())
-        key = (audit.path if audit else None, run, note)
-        if key in _given:
-            return False
-        _given.add(key)
-        line = {"event": WARNED, "run": run, "note": note}
-        with suppress(OSError, StorageError):  # rather twice than never
-            if audit and any(line.items() <= r.items() for r in audit.records()):
-                return False
-            if audit:
-                audit.add([{"time_utc": now(), **line}])
-        return True
-
-    for logger in _LOGGERS:
-        logger.addFilter(is_new)
-    try:
-        yield
-    finally:
-        for logger in _LOGGERS:
-            logger.removeFilter(is_new)
-
-
 class Watch:
     """One message at a node: its policy is read, and a site writes down what is done.
 
@@ -113,9 +84,34 @@ class Watch:
         policy = Policy() if self._is_site else OPEN  # until it is read
         self.visit = Visit(node=node, policy=policy)
 
-    def warned_once(self) -> AbstractContextManager[None]:
-        """Let warnings through that this run has not had yet, and write them down."""
-        return _warned_once(self._context.run_id, self._audit)
+    @contextmanager
+    def warned_once(self) -> Iterator[None]:
+        """Let a warning through if this run has not had it yet, and write it down."""
+        audit, run = self._audit, self._context.run_id
+
+        def is_new(record: LogRecord) -> bool:
+            if record.levelno != WARNING:
+                return True
+            note = plain(record.getMessage())
+            key = (audit.path if audit else None, run, note)
+            if key in _given:
+                return False
+            _given.add(key)
+            line = {"event": WARNED, "run": run, "note": note}
+            with suppress(OSError, StorageError):  # rather twice than never
+                if audit and any(line.items() <= r.items() for r in audit.records()):
+                    return False
+                if audit:
+                    audit.add([{"time_utc": now(), **line}])
+            return True
+
+        for logger in _LOGGERS:
+            logger.addFilter(is_new)
+        try:
+            yield
+        finally:
+            for logger in _LOGGERS:
+                logger.removeFilter(is_new)
 
     def read(self) -> Visit:
         """Read the policy and, at a site, write down what is asked.
@@ -126,12 +122,19 @@ class Watch:
             The policy cannot be used, no policy knows this kind of message, or the
             audit log cannot be written.
         """
+        visit = self.visit
         try:
-            self._read()
+            if self._is_site:
+                visit.policy, self._policy_sha256 = read_policy(visit.node)
+            check_kind(self._kind)
+            if self._is_site:
+                with suppress(FedGraphError):  # for which it is refused later
+                    config = self._context.run_config
+                    visit.resolved = resolve_at(visit.node, visit.policy, config)
         finally:  # what is refused was asked too
             if self._audit:
-                self._write([self._asked()])
-        return self.visit
+                self._audit.add([self._asked()])
+        return visit
 
     def let_out(self, made: RecordDict) -> Message:
         """Make the reply of what may leave, once the audit log has it.
@@ -146,7 +149,7 @@ class Watch:
         content = let_out(self.visit, self._kind, self._message.content, made)
         if self._audit:
             entries = list(self._entries(made, content))
-            head = self._write(entry.to_json() for entry in entries)
+            head = self._audit.add(entry.to_json() for entry in entries)
             self._tell(entries)
             content.config_records["header"][AUDIT_HEAD] = head
         return Message(content, reply_to=self._message)
@@ -167,8 +170,8 @@ class Watch:
             entry = Entry(**self._common(), outcome="refused", note=reason)
             self._tell([entry])
             try:
-                head = self._write(e.to_json() for e in self._refused(entry))
-                about[AUDIT_HEAD] = head
+                refused = [e.to_json() for e in self._refused(entry)]
+                about[AUDIT_HEAD] = self._audit.add(refused)
             except StorageError as second:
                 log(WARNING, "%s", second)
         if self._is_site:
@@ -176,18 +179,6 @@ class Watch:
         if is_call:
             return Message(pack({}, {"error": reason, **about}), reply_to=self._message)
         raise RunFailedError(reason) from None
-
-    def _read(self) -> None:
-        """Read the site's policy and, as far as that allows, what the run is."""
-        visit = self.visit
-        if self._is_site:
-            visit.policy, self._policy_sha256 = read_policy(visit.node)
-        check_kind(self._kind)
-        if self._is_site:
-            with suppress(FedGraphError):  # for which it is refused later
-                visit.resolved = resolve_at(
-                    visit.node, visit.policy, self._context.run_config
-                )
 
     def _refused(self, entry: Entry) -> list[Entry]:
         """Entries of a refusal: for each client that has an account, what it spent."""
@@ -210,10 +201,6 @@ class Watch:
             )
             found.append(of_client)
         return found or [entry]
-
-    def _write(self, records: Iterable[Mapping[str, Any]]) -> str:
-        assert self._audit is not None
-        return self._audit.add(records)
 
     def _tell(self, entries: Iterable[Entry]) -> None:
         for entry in entries:

@@ -63,10 +63,6 @@ def check_keys(node: NodeConfig) -> list[str]:
     """Refuse misspelt keys of ours; return keys that mean nothing here.
 
     A SuperNode may serve other apps too, so that a key like none of ours is theirs.
-
-    Raises
-    ------
-    ConfigError
     """
     for key, cure in RETIRED.items():
         if key in node:

@@ -86,12 +86,7 @@ class Policy(Settings):
         return self.update_clip_max > 0
 
     def check_names(self, run_config: Mapping[str, Any]) -> None:
-        """Refuse a method or data set, before anything else of a run is looked at.
-
-        Raises
-        ------
-        PolicyError
-        """
+        """Refuse a method or data set, before anything else of a run is looked at."""
         for key, allowed in (("method", self.methods), ("dataset", self.datasets)):
             given = run_config.get(key)
             if allowed and given not in allowed:
@@ -102,12 +97,7 @@ class Policy(Settings):
                 )
 
     def check_run(self, resolved: Resolved) -> None:
-        """Refuse a run that would let out more than this site allows.
-
-        Raises
-        ------
-        PolicyError
-        """
+        """Refuse a run that would let out more than this site allows."""
         self.check_names(resolved.settings.to_config())
         params, privacy = resolved.params, resolved.privacy
         config = resolved.to_config()
@@ -176,12 +166,7 @@ class Policy(Settings):
             )
 
     def check_data(self, resolved: Resolved, partition: GraphPartition) -> None:
-        """Refuse too few training examples, and too large a model for these data.
-
-        Raises
-        ------
-        PolicyError
-        """
+        """Refuse too few training examples, and too large a model for these data."""
         if (count := _num_labelled(partition)) < self.min_examples:
             raise _forbidden(
                 f"client {partition.client_id} with {count} labelled training examples",

@@ -18,8 +18,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from io import TextIOWrapper
 from itertools import chain, islice
@@ -59,7 +59,7 @@ class Record:
     secret : str
         What both ends must know, hexadecimal.
     process : str
-        See :func:`identity`.
+        Its :func:`identity`.
     """
 
     key: str
@@ -89,17 +89,12 @@ def read_record(place: Path) -> Record | None:
 
 
 def identity(pid: int) -> str:
-    """Process id and, where the system tells it, when it started; "" if it is gone."""
+    """Process id and when it started; "" if it is gone."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return ""
-    except PermissionError:
-        pass
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return "" if Path("/proc/self/stat").exists() else str(pid)
+        return ""
+    fields = text.rpartition(")")[2].split()
     return "" if fields[0] == "Z" else f"{pid} {fields[19]}"
 
 
@@ -109,8 +104,8 @@ def lives(process: str) -> bool:
 
 
 def is_resident(node: Mapping[str, Any]) -> bool:
-    """Whether a worker answers: at every site whose operator does not refuse one."""
-    return node.get(RESIDENT, "clients" in node) is True
+    """Whether a worker answers: on Linux, at a site whose operator refuses none."""
+    return node.get(RESIDENT, "clients" in node) is True and bool(identity(os.getpid()))
 
 
 def record_file(node: Mapping[str, Any], run: int) -> Path:
@@ -123,7 +118,8 @@ def record_file(node: Mapping[str, Any], run: int) -> Path:
         from clients.store import default_state_dir  # here: it imports a lot
 
         root = str(default_state_dir())
-    return Path(root) / f"resident-{_digest([_words(node), run])[:16]}.json"
+    words = sorted((name, repr(value)) for name, value in node.items())
+    return Path(root) / f"resident-{_digest([words, run])[:16]}.json"
 
 
 def key_of(context: Context, parent: str) -> str:
@@ -136,10 +132,6 @@ def key_of(context: Context, parent: str) -> str:
         parent,
     ]
     return _digest(parts)
-
-
-def _words(node: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return sorted((name, repr(value)) for name, value in node.items())
 
 
 def _digest(value: object) -> str:
@@ -176,7 +168,7 @@ def hand_over(message: Message, context: Context) -> Message:
         answered. Flower sends the server its text, which names no path of the site.
     """
     try:
-        return _hand_over(message, context)
+        connection = _worker(context)
     except RunFailedError:
         raise
     except Exception as error:
@@ -184,13 +176,7 @@ def hand_over(message: Message, context: Context) -> Message:
         raise RunFailedError(
             "this site's resident worker cannot be used; its log says why"
         ) from None
-
-
-def _hand_over(message: Message, context: Context) -> Message:
-    place = record_file(context.node_config, context.run_id)
-    parent = identity(os.getppid())
-    key = key_of(context, parent)
-    with _worker(place, key, parent) as connection:
+    with connection:
         try:
             connection.send((message, context))
             reply = connection.recv()
@@ -204,9 +190,11 @@ def _hand_over(message: Message, context: Context) -> Message:
     raise RunFailedError(str(reply))
 
 
-@contextmanager
-def _worker(place: Path, key: str, parent: str) -> Iterator[Connection]:
-    """Connect to the worker of a key; it is about to wait for a message."""
+def _worker(context: Context) -> Connection:
+    """Connect to the worker of a run; it is about to wait for a message."""
+    place = record_file(context.node_config, context.run_id)
+    parent = identity(os.getppid())
+    key = key_of(context, parent)
     make_folder(place.parent, is_private=True)
     for _ in range(_TRIES):
         with _lock(place.parent / _LOCK):
@@ -215,11 +203,8 @@ def _worker(place: Path, key: str, parent: str) -> Iterator[Connection]:
                 if record is not None:
                     end(record)
                 record = _start(place, key, parent)
-        connection = _connect(record)
-        if connection is not None:
-            with connection:
-                yield connection
-            return
+        if (connection := _connect(record)) is not None:
+            return connection
     raise RunFailedError("this site's resident worker cannot be reached; see its log")
 
 

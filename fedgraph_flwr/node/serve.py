@@ -70,13 +70,7 @@ if TYPE_CHECKING:
 
 
 def agree(visit: Visit, run_config: Mapping[str, Any]) -> tuple[Resolved, list[int]]:
-    """Return the run as this node takes it, and the ids of the clients hosted here.
-
-    Raises
-    ------
-    PolicyError, ConfigError
-        As :func:`~fedgraph_flwr.node.policy.agree_at`.
-    """
+    """Return the run as this node takes it, and the ids of the clients hosted here."""
     if plugins.named_in(run_config):  # whose files are compared with their pins
         resolved, hosted = agree_at(visit.node, visit.policy, run_config)
     else:
@@ -268,7 +262,8 @@ def _bound(
     if kind == MessageType.QUERY:  # which has bound it
         return experiment
     # A site that lost its disk, and may begin afresh, has no roll call to remember.
-    if _may_restart(context.node_config) and not is_known(root, experiment):
+    is_afresh = context.node_config.get(FRESH_START) is True
+    if is_afresh and not is_known(root, experiment):
         bind_run(root, context.run_id, experiment, config)
     check_run(root, context.run_id, experiment)
     bind_config(root, experiment, config)
@@ -351,10 +346,6 @@ def _amount(name: str, value: Scalar) -> float:
     return float(value)
 
 
-def _may_restart(node: NodeConfig) -> bool:
-    return node.get(FRESH_START) is True
-
-
 def _make_client(
     resolved: Resolved,
     client_id: int,
@@ -368,7 +359,7 @@ def _make_client(
     data = load_data(resolved, client_id, device, site if is_private else None)
     job = replace(
         resolved.job(data, store, site, device),
-        may_restart=_may_restart(node),
+        may_restart=node.get(FRESH_START) is True,
         trusted=trusted_peers(node),
     )
     return resolved.method.client(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -326,22 +326,12 @@ def _runs(lines: Iterable[Line]) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(runs: list[dict[str, Any]]) -> str:
+def _table(runs: Sequence[Mapping[str, Any]]) -> str:
     """One line per run, under names of columns."""
-    rows = [
-        {
-            "run": row["run"],
-            "method": row["method"],
-            "messages": row["messages"],
-            "not ok": row["refused_or_failed"],
-            "kB sent": f"{row['bytes_sent'] / 1000:.1f}",
-            "epsilon": ", ".join(
-                f"{name.removesuffix('-epsilon')} {at_most(value)}"
-                for name, value in row["epsilon"].items()
-            )
-            or "-",
-            "consents": ", ".join(row["consents"]) or "-",
-        }
-        for row in runs
+    table = pd.DataFrame(runs)
+    table["epsilon"] = [
+        ", ".join(f"{n.removesuffix('-epsilon')} {at_most(v)}" for n, v in e.items())
+        for e in table["epsilon"]
     ]
-    return str(pd.DataFrame(rows).to_string(index=False))
+    table["consents"] = table["consents"].map(", ".join)
+    return str(table.replace("", "-").to_string(index=False))

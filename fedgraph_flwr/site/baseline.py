@@ -461,11 +461,6 @@ def run_one(
     client : int
     own : mapping
         Further keys of the site's node-config.
-
-    Raises
-    ------
-    FedGraphError
-        As a run does.
     """
     logger = logging.getLogger("flwr")
     resolved = resolve({**defaults(), **config, **dict.fromkeys(PLACES, "")})

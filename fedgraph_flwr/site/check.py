@@ -1,21 +1,15 @@
-"""``fedgraph site check``: machine, SuperLink, data, one round of training."""
+"""``fedgraph site check``: folders, SuperLink, data, one round of training."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-import re
-import shutil
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import psutil
-import torch
 import typer
 
 import datasets
@@ -24,7 +18,6 @@ from ..agreement import name_classes
 from ..core.config import RunSettings
 from ..core.data import SPLITS, GraphPartition
 from ..core.errors import ConfigError, FedGraphError
-from ..core.files import project_root
 from ..core.process import choose_device
 from ..core.words import shortened
 from ..node.introduce import check_elsewhere
@@ -42,9 +35,6 @@ from .baseline import (
 from .check_link import check_link
 from .findings import AsJson, Findings
 
-_GIB = 2**30
-_LEAST_MEMORY, _LEAST_DISK = 2 * _GIB, 2 * _GIB  # torch alone takes half a GiB
-_PIN = re.compile(r"([A-Za-z0-9._-]+)==([^+;\s]+)")
 _FEW = 10  # test items, below which a score says nothing
 # And of a class with less than a third; of many labels, mostly rare, each has some.
 _FEW_OF_CLASS = {"classes": 5, "nodes": 5, "binary": 1}
@@ -78,7 +68,7 @@ def check(
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Check this site before a run: machine, SuperLink, data, one round of training.
+    """Check this site before a run: folders, SuperLink, data, one round of training.
 
     Nothing of the data leaves the site: training happens in this process. The SuperLink
     sees a connection and, with a key, a SuperNode that signs on and off at once. The
@@ -86,11 +76,14 @@ def check(
     """
     node, table = parse_config(node_config, "--node-config"), Findings()
     resolved = read_run_config(run_config, node) if run_config else None
-    with table.looking("versions", "run this in a clone"):
-        look_at_versions(table)
     with table.looking("device", "see nvidia-smi"):
-        _look_at_device(table, resolved.settings.device if resolved else "auto")
-    _look_at_folders(table, node)
+        device = choose_device(resolved.settings.device if resolved else "auto")
+        table.add("device", str(device))
+    if state := str(node.get("state-dir", "")):
+        with table.looking("state folder", "see it"):
+            _look_at_state(table, Path(state))
+    else:
+        table.skip("state folder", "--node-config 'state-dir=\"/abs/path\"'")
     for words in resolved.warnings if resolved else ():
         table.add("run", f"note: {words}")
     check_link(
@@ -111,65 +104,8 @@ def check(
     return table.exit_code
 
 
-# The machine ------------------------------------------------------------------------
-
-
-def look_at_versions(table: Findings) -> None:
-    """Compare the packages that a site runs with the pins of ``constraints.txt``.
-
-    A folder from Flower Hub has no pins, as the Hub takes no such file.
-    """
-    root = project_root()
-    pinned = root / "constraints.txt"
-    pins: dict[str, str] = {}
-    if pinned.exists():
-        pins = dict(_PIN.findall(pinned.read_text(encoding="utf-8")))
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    wanted = [re.split(r"[\[<>=~! ]", d)[0] for d in project["project"]["dependencies"]]
-    have, odd = {}, []
-    for name in wanted:
-        try:
-            have[name] = importlib.metadata.version(name).partition("+")[0]
-        except importlib.metadata.PackageNotFoundError:
-            odd.append(f"{name} missing")
-    odd += [
-        f"{n} {v}, pinned {pins[n]}" for n, v in have.items() if v != pins.get(n, v)
-    ]
-    if odd:
-        how = "pip install -c constraints.txt ." if pins else "pip install ."
-        cure = f"{how}, in the environment of the SuperNode"
-        table.add("versions", "; ".join(odd), cure)
-        return
-    as_pinned = "as pinned" if pins else "here; this folder has no constraints.txt"
-    table.add("versions", f"{len(wanted)} packages {as_pinned}, flwr {have['flwr']}")
-
-
-def _look_at_device(table: Findings, name: str) -> None:
-    """Say where clients would train, and how much memory is free there."""
-    chosen, free = choose_device(name), psutil.virtual_memory().available
-    found = f"{chosen}, {free / _GIB:.1f} GiB of memory free"
-    if chosen.type == "cuda":
-        on_gpu, total = torch.cuda.mem_get_info(chosen)
-        found += f"; {torch.cuda.get_device_name(chosen)}, {on_gpu / _GIB:.1f} of"
-        found += f" {total / _GIB:.1f} GiB free"
-    cure = f"free memory: {_LEAST_MEMORY / _GIB:.0f} GiB is the least to start with"
-    table.add("device", found, cure if free < _LEAST_MEMORY else "")
-
-
-def _look_at_folders(table: Findings, node: Mapping[str, Any]) -> None:
-    if given := str(node.get("state-dir", "")):
-        with table.looking("state folder", "see it"):
-            _look_at_state(table, Path(given))
-    else:
-        table.skip("state folder", "--node-config 'state-dir=\"/abs/path\"'")
-    if given := str(node.get("cache-dir", "")):
-        with table.looking("cache folder", "see it"):
-            if (folder := datasets.cache_root(given)).exists():
-                _look_at_owner(table, "cache folder", folder, "be read")
-
-
 def _look_at_state(table: Findings, folder: Path) -> None:
-    """Whether private state can be written, only its owner reads it, and has room."""
+    """Whether private state can be written, and only its owner can read it."""
     what, place, own = "state folder", folder, f"{os.getuid()}:{os.getgid()}"
     if not folder.is_absolute():
         cure = "give an absolute path: a SuperNode starts anywhere"
@@ -189,29 +125,16 @@ def _look_at_state(table: Findings, folder: Path) -> None:
             f"as root: install -d -m 700 {user} {folder}; or choose another state-dir",
         )
         return
-    if folder.exists():
-        _look_at_owner(table, what, folder, "be written,")
-    else:
+    cure, found = "", f"{folder} can be written, and read by its owner alone"
+    if not folder.exists():
+        found = f"{folder} is not there yet"
         cure = f"mkdir -m 700 -p {folder}, as the user of the SuperNode ({own})"
-        table.add(what, f"{folder} is not there yet", cure)
-    free = shutil.disk_usage(place).free
-    cure = f"make room: {_LEAST_DISK / _GIB:.0f} GiB is the least"
-    found = f"{free / _GIB:.1f} GiB free on the disk of {folder}"
-    table.add("disk", found, cure if free < _LEAST_DISK else "")
-
-
-def _look_at_owner(table: Findings, what: str, folder: Path, may: str) -> None:
-    """Whether the user of this process alone can look into a folder."""
-    mode, owner = folder.stat(), os.getuid()
-    if not mode.st_mode & 0o077 and mode.st_uid == owner:
-        table.add(what, f"{folder} can {may} by its owner alone")
-        return
-    found = f"{folder} has mode {mode.st_mode & 0o777:o}: others can read it"
-    if mode.st_uid != owner:
-        found = f"{folder} belongs to user {mode.st_uid}, this is {owner}"
-    table.add(
-        what, found, f"chown {owner}:{os.getgid()} {folder} && chmod 700 {folder}"
-    )
+    elif (about := folder.stat()).st_uid != os.getuid() or about.st_mode & 0o077:
+        found = f"{folder} belongs to user {about.st_uid}, this is {os.getuid()}"
+        if about.st_uid == os.getuid():
+            found = f"{folder} has mode {about.st_mode & 0o777:o}: others can read it"
+        cure = f"chown {own} {folder} && chmod 700 {folder}"
+    table.add(what, found, cure)
 
 
 # What the site agrees to --------------------------------------------------------------
@@ -328,13 +251,12 @@ def _look_at_schema(table: Findings, shared: Path | None, folder: Path) -> None:
     own = folder / "schema.toml"
     cure = f"cp {shared} {own}"
     with table.looking("schema", cure):
-        digest = datasets.read_schema(shared).sha256
         if not own.exists():
             table.add("schema", f"there is no {own}, which a run needs", cure)
-        elif digest != datasets.read_schema(own).sha256:
+        elif datasets.read_schema(shared).sha256 != datasets.read_schema(own).sha256:
             table.add("schema", f"{own} differs from {shared}", cure)
         else:
-            table.add("schema", f"{own} is the shared one ({digest[:12]})")
+            table.add("schema", f"{own} is the shared one")
 
 
 def _describe(table: Findings, partition: GraphPartition, resolved: Resolved) -> None:

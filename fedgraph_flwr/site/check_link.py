@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import time
@@ -22,7 +21,6 @@ from .findings import UNKNOWN, Findings
 _PATIENCE_S = 10.0
 _SKEW_S = 5.0  # SuperLinks refuse a signature from further in the future
 _SOON_DAYS = 14
-_PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 # What helps, by OpenSSL's number of the refusal.
 _CURES = {
     9: "set this machine's clock, or ask whether the certificate begins later",
@@ -103,8 +101,6 @@ def _reach(table: Findings, address: tuple[str, int], how: str) -> None:
             rtt_s = time.monotonic() - begin
     except OSError as error:
         cure = "check the address, that the SuperLink runs, and the firewall on the way"
-        if proxies := [name for name in _PROXIES if os.environ.get(name)]:
-            cure += f"; {proxies[0]} is set, and is not used here"
         table.add("SuperLink", f"{host}:{port} cannot be reached: {error}", cure)
         return
     table.add("SuperLink", f"{host}:{port} answers in {1000 * rtt_s:.0f} ms{how}")

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from simulations import actors, planning
+from simulations import planning
 from simulations.cli import main as fedgraph
 from simulations.planning import Probe, estimate
 
@@ -54,7 +54,7 @@ def test_time_and_memory_by_hand():
     ],
 )
 def test_actors_are_bounded_by_nodes_cores_and_gpus(there, nodes, gpus, expected):
-    assert actors.num_actors(there, nodes=nodes, gpus=gpus) == expected
+    assert planning.num_actors(there, nodes=nodes, gpus=gpus) == expected
 
 
 def test_a_plan_counts_the_server_and_takes_a_second_probe(monkeypatch):

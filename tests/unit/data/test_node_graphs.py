@@ -75,9 +75,9 @@ def test_rows_are_divided_by_their_sum_and_zero_rows_stay():
             "features of made-up hold NaN or infinity in 1 nodes, the first is node 0",
         ),
         ({"x": np.where(X == 3, np.inf, X)}, "NaN or infinity in 1 nodes"),
-        ({"y": Y[:-1]}, "6 rows of features and 5 classes"),
-        ({"y": Y - 1}, "the smallest -1; every node needs one class >= 0"),
-        ({"edges": EDGES + 2}, r"edges of nodes 2\.\.6, but 6 nodes"),
+        ({"y": Y[:-1]}, r"features of shape \(6, 2\), classes of shape \(5,\)"),
+        ({"y": Y - 1}, "the least number is -1: every node needs features and a class"),
+        ({"edges": EDGES + 2}, "edges of nodes up to 6, "),
     ],
 )
 def test_bad_graphs_are_refused(changes, message):
@@ -171,15 +171,13 @@ def test_heterophilous_files_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("ogbn-arxiv", {"edge": "0,one"}, r"edge\.csv\.gz in .* is corrupt"),
-        ("ogbn-arxiv", {"edge": "0,1,2"}, r"edge\.csv\.gz .* 2 columns, got 3"),
-        ("actor", {"edges": EDGES}, r"actor\.npz holds .* \(2, 7\); they must be"),
-        ("actor", {"node_labels": Y * 0.5}, r"classes float64 \(6,\)"),
-        ("actor", {"node_features": X.astype(str)}, r"features <U"),
+        ("ogbn-arxiv", {"edge": "0,one"}, "cannot read ogbn-arxiv in .* fetch the"),
+        ("ogbn-arxiv", {"edge": "0,1,2"}, "every node needs features and a class"),
+        ("actor", {"edges": EDGES}, "every node needs features and a class"),
+        ("actor", {"node_labels": Y * 0.5}, "cannot read actor in .*float64"),
+        ("actor", {"node_features": X.astype(str)}, "cannot read actor in .*<U"),
         ("actor", {"node_features": X.astype(object)}, "Object arrays cannot be load"),
         ("actor", {"edges": None}, "cannot read actor in .* fetch the data set again"),
-        ("actor", {"edges": EDGES.T + 2}, r"edges of nodes 2\.\.6, but 6 nodes"),
-        ("actor", {"node_labels": Y[:-1]}, "6 rows of features and 5 classes"),
         ("Photo", {}, r"cannot read Photo in .*Photo/raw"),
     ],
 )

@@ -210,7 +210,7 @@ def test_environment_names_the_folders(tiny, monkeypatch):
         ("graph_indicator", "1\n1\n1\n2\n2\n1\n3\n3\n", r"line 6 says 1"),
         ("node_labels", "5\n7\n", r"2 lines for the 8 nodes"),
         ("A", None, r"raw lacks TINY_A.txt"),
-        ("graph_labels", None, r"lacks TINY_graph_labels.txt .*regression"),
+        ("graph_labels", None, r"lacks TINY_graph_labels.txt; fetch"),
         ("node_labels", "5\nnan\n" * 4, r"TINY_node_labels.txt .*\[nan\] in line 2"),
         ("node_labels", "0\n9000000000\n" * 4, r"labels span 9000000001 numbers"),
         ("node_attributes", "1\ninf\n" * 4, r"line 2 holds NaN, infinity"),
@@ -259,14 +259,6 @@ def test_what_is_not_there_names_the_places(tiny, monkeypatch):
         load_tu("TINY", data_dir=str(tiny), cache_dir=str(tiny.parent / "file" / "c"))
     with pytest.raises(DataError, match=r"data-dir is '/nowhere', which is not a"):
         load_tu("GONE", data_dir="/nowhere", cache_dir=str(tiny.parent / "c"))
-
-
-@pytest.mark.parametrize("place", ["tudataset/Letter-low/raw", "Letter-low/raw"])
-def test_a_name_in_other_letters_is_suggested(tiny, monkeypatch, place):
-    monkeypatch.setattr("datasets.cache._download", None)  # must not be tried
-    (tiny / place).mkdir(parents=True)
-    with pytest.raises(DataError, match=r"Did you mean 'Letter-low'\? Looked for"):
-        load_tu("letter-low", data_dir=str(tiny), cache_dir=str(tiny.parent / "c"))
 
 
 # --- cache ---
