@@ -216,8 +216,6 @@ def test_a_program_reads_from_json_why_a_command_could_not_look(words, capsys):
     assert error == f"error: {found['error']}\n"
 
 
-
-
 # check ----------------------------------------------------------------------------
 
 
