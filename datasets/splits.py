@@ -91,6 +91,8 @@ def split_client(
     ------
     DataError
         If there are fewer than 3 graphs.
+    ValueError
+        If a graph occurs twice.
 
     Source
     ------
@@ -104,6 +106,8 @@ def split_client(
             f"{num_graphs} graphs cannot be split into train, validation and test"
             f" (at least {MIN_GRAPHS}); lower num-clients"
         )
+    if len(np.unique(graph_ids)) != num_graphs:
+        raise ValueError("graph_ids has repeats, which would leak into the test set")
     everything = np.arange(num_graphs)
     if held_out == 0:
         return everything, everything[:0], everything[:0]

@@ -142,9 +142,11 @@ def test_split_agrees_with_two_calls_of_sklearn():
     assert [p.tolist() for p in ours] == [p.tolist() for p in theirs]
 
 
-def test_split_refuses_too_few():
+def test_split_refuses_too_few_and_repeats():
     with pytest.raises(DataError, match=r"2 graphs cannot be split .*num-clients"):
         splits.split_client(np.arange(2), np.zeros(2), seed=1)
+    with pytest.raises(ValueError, match="repeats"):
+        splits.split_client(np.array([0, 0, 1, 2]), np.zeros(3), seed=1)
 
 
 # --- the published setting ---
