@@ -17,8 +17,8 @@ def spent(**changes) -> dict[str, float]:
     return {f"privacy/{k}": v for k, v in {**told, "secret": 1.0, **changes}.items()}
 
 
-EDGES = PrivacySettings(edge_epsilon=1.0, edge_post="none")
-OF_UPDATES = PrivacySettings(update_clip=1.0, edge_post="none")
+EDGES = PrivacySettings(edge_epsilon=1.0, edge_post="clamp01")
+OF_UPDATES = PrivacySettings(update_clip=1.0, edge_post="clamp01")
 
 
 def check(metrics, before, *, of_run=EDGES, **named):
