@@ -1,21 +1,16 @@
-"""A benchmark as Markdown, LaTeX and CSV, and its leaderboard."""
+"""A benchmark as Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.files import write_text
-from fedgraph_flwr.results.reader import blaming
 
 from ..markup import Report, markdown, paragraph
-from ..tables.frame import Table
-from .suite import kept_path
 from .verdict import Duel
 
 
@@ -24,13 +19,19 @@ def write_all(
 ) -> list[Path]:
     """Write all forms into a folder; returns the files."""
     forms = {
-        "benchmark.md": "\n\n".join([f"# {title}", *map(markdown, reports)]) + "\n",
+        "benchmark.md": page(title, reports),
         "benchmark.tex": latex(reports),
         "differences.csv": differences_csv(duels),
     }
     for name, text in forms.items():
         write_text(folder / name, text)
     return [folder / name for name in forms]
+
+
+def page(title: str, reports: Sequence[Report], *source: str) -> str:
+    """Write a page for GitHub; ``source`` says from what it is made."""
+    parts = [f"# {title}", *map(paragraph, source), *map(markdown, reports)]
+    return "\n\n".join(parts) + "\n"
 
 
 def differences_csv(duels: Sequence[Duel]) -> str:
@@ -58,50 +59,3 @@ def latex(reports: Sequence[Report]) -> str:
 
 def _escaped(text: str) -> str:
     return re.sub(r"([&%$#_{}])", r"\\\1", text)
-
-
-_TITLE = "# Leaderboard"
-_PART = "\n## "
-_RULE = (
-    "Each part is a suite, made by a command from kept rows. What the words mean:"
-    " [benchmark](../benchmark.md). A row is submitted as a change to this repository."
-    " It needs the module of the method in `examples/`, all pairs of the suite with"
-    " `--keep`, and the same bytes when we run it again. A part without a row"
-    " `majority` is older than that row."
-)
-
-
-def read_page(path: Path) -> dict[str, str]:
-    """Parts of a page that :func:`write_page` wrote; none if there is no page yet.
-
-    Raises
-    ------
-    ConfigError
-        The file is something else, which writing the page would destroy.
-    """
-    if not path.exists():
-        return {}
-    with blaming(path):
-        text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    if not text.startswith(_TITLE):
-        raise ConfigError(
-            f"--leaderboard must be a new file, or a page that begins with {_TITLE!r},"
-            f" got {path}"
-        )
-    parts = (part.split("\n", 1) for part in text.split(_PART)[1:])
-    return {name: body.strip() for name, body in parts}
-
-
-def write_page(parts: Mapping[str, str]) -> str:
-    """Write the page; parts are ordered by their suites' names."""
-    bodies = [f"## {name}\n\n{parts[name]}" for name in sorted(parts)]
-    return "\n\n".join([_TITLE, paragraph(_RULE), *bodies]) + "\n"
-
-
-def suite_part(suite: str, reports: Sequence[Report], rows: Table) -> str:
-    """Write a suite's part: what its own page says, and from which kept rows."""
-    path = kept_path(suite)
-    commits = ", ".join(sorted(set(rows["commit"])))
-    source = f"Rows: [{path.name}]({path.name}), by the code of {commits}."
-    named = [replace(r, title=f"{r.title}: {suite}") for r in reports]
-    return "\n\n".join([paragraph(source), *map(markdown, named)])

@@ -26,7 +26,7 @@ from ..tables.captions import NONE, make_report, points_text, subtract
 from ..tables.frame import FIELDS, HELD_OUT, ON_ALL, PAIR, RULES, Table, records, table
 from ..tables.stats import TIE, Ranks, ranks
 from ..tables.studies import OWN_START, Study, StudyTable
-from .output import read_page, suite_part, write_all, write_page
+from .output import page, write_all
 from .suite import (
     FOLDER,
     Known,
@@ -68,12 +68,9 @@ def benchmark(
     ],
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Add rows to docs/runs of this project.")
+        bool,
+        typer.Option("--keep", help="Keep rows and page in docs/runs of this project."),
     ] = False,
-    leaderboard: Annotated[
-        Path | None,
-        typer.Option(metavar="MD", help="Also write the suite's part of this page."),
-    ] = None,
 ) -> int:
     """Compare methods with rivals and controls, and say what is shown.
 
@@ -82,10 +79,7 @@ def benchmark(
     """
     tell = consoles()[1].out
     try:
-        if leaderboard and not keep:
-            raise ConfigError("--leaderboard is made from kept rows: add --keep")
         suite = load_suite(suite_name)
-        others = read_page(leaderboard) if leaderboard else {}
         taking, misfits = fitting(suite, participants(suite, methods))
         planned = list(trials(suite, taking))
         known = known_results(suite.name, results)
@@ -107,12 +101,11 @@ def benchmark(
             tell(f"written: {path}")
         if keep:
             keep_rows(suite, planned, known)
-            tell(f"kept: {kept_path(suite.name)}")
-        if leaderboard:
-            part = suite_part(suite.name, reports, rows_of(planned, known))
-            page = write_page({**others, suite.name: part})
-            write_text(leaderboard, page)
-            tell(f"written: {leaderboard}")
+            rows, place = rows_of(planned, known), kept_path(suite.name)
+            commits = ", ".join(sorted(set(rows["commit"])))
+            source = f"Rows: [{place.name}]({place.name}), by the code of {commits}."
+            write_text(place.with_suffix(".md"), page(title, reports, source))
+            tell(f"kept: {place}")
         for line in reports[0].parts:
             tell(line if isinstance(line, str) else "")
     except KeyboardInterrupt:

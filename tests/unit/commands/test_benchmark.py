@@ -19,15 +19,9 @@ from fedgraph_flwr.core.errors import ConfigError, FedGraphError
 from fedgraph_flwr.core.files import project_root
 from simulations.benchmark import run_suite as benchmark
 from simulations.benchmark import suite as kept_runs
-from simulations.benchmark.output import (
-    latex,
-    read_page,
-    suite_part,
-    write_page,
-)
+from simulations.benchmark.output import latex, page
 from simulations.benchmark.suite import (
     FOLDER,
-    kept_path,
     known_results,
     load_suite,
     same_code,
@@ -189,11 +183,6 @@ def test_a_constant_prediction_stands_beside_every_method(tiny, metric, scores, 
         ('dataset = "planted"', ("--methods", "moon,moon"), "each once"),
         ('dataset = "planted"', ("--methods", "moon"), "'moon' fits no data set of"),
         ('dataset = "planted"', ("--keep",), "with that of abc+dirty; commit your"),
-        (
-            'dataset = "planted"',
-            ("--keep", "--leaderboard", "README.md"),
-            "page that begins with '# Leaderboard'",
-        ),
         ('dataset = "planted"', ("--results", "README.md"), "'--results': Directory"),
     ],
 )
@@ -301,31 +290,16 @@ def test_words_are_escaped():
     assert r"\caption{50 \%}" in found
 
 
-def test_a_leaderboard_keeps_the_parts_of_other_suites(tmp_path):
-    page = tmp_path / "leaderboard.md"
-    assert read_page(page) == {}
-    result = read(kept_path("smoke"))[:1]
-    reports = [Report(title="Verdict", parts=["Nothing."])]
-    part = suite_part("smoke", reports, result)
-    page.write_text(write_page({"b": "Text of b.\n\n### Ranks: b", "smoke": part}))
-    found = read_page(page)
-    assert found == {"b": "Text of b.\n\n### Ranks: b", "smoke": part}
-    assert write_page(found) == page.read_text()
-    assert f"by the code of {result['commit'][0]}." in part
-
-
-def test_each_kept_suite_has_its_part_of_the_leaderboard():
-    docs = project_root() / "docs"
-    files = docs.glob("runs/benchmark-*.csv")
-    kept = {path.stem.removeprefix("benchmark-") for path in files}
-    text = (docs / "runs" / "leaderboard.md").read_text()
-    parts = read_page(docs / "runs" / "leaderboard.md")
-    assert parts.keys() == kept
-    assert write_page(parts) == text
-    for suite, part in parts.items():
-        commits = {*read(kept_path(suite))["commit"]}
-        (source,) = (line for line in part.splitlines() if line.startswith("Rows: "))
-        assert set(source.partition("code of ")[2].rstrip(".").split(", ")) <= commits
+def test_each_kept_suite_has_its_page():
+    runs = project_root() / "docs" / "runs"
+    for rows in runs.glob("benchmark-*.csv"):
+        text = rows.with_suffix(".md").read_text()
+        (source,) = (line for line in text.splitlines() if line.startswith("Rows: "))
+        named = source.partition("code of ")[2].rstrip(".").split(", ")
+        assert {*named} <= {*read(rows)["commit"]}
+    assert page("T", [Report(title="R", parts=["Words."])], "Rows: x.") == (
+        "# T\n\nRows: x.\n\n### R\n\nWords.\n"
+    )
 
 
 def folders(results: Path) -> set[Path]:
