@@ -58,9 +58,7 @@ def edge_scores(x: Tensor, gamma: float) -> Tensor:
 
     Source
     ------
-    Pan et al. 2023, Eq. (5). Differs by the root: products of standard normal features
-    have a standard deviation of sqrt(D), beside which the paper's gamma up to 5 is
-    nothing.
+    Pan et al. 2023, Eq. (5). Differs by the root, without which gamma is nothing.
     """
     rows, columns = torch.triu_indices(len(x), len(x), 1, device=x.device)
     products = (x @ x.t())[rows, columns]
@@ -97,8 +95,8 @@ def to_adjacency(edges: Tensor, num_nodes: int) -> Tensor:
 def gumbel_noise(seed: int, steps: int, num_nodes: int) -> Tensor:
     """Omega - omega' for every step and pair, shape (steps, num_pairs).
 
-    The same for all clients that were sent the same ``seed``: what differs between
-    their distilled graphs is then their models. The paper draws independently.
+    The same for the same ``seed``: what differs between clients' distilled graphs is
+    then their models. The paper draws independently.
     """
     rng = np.random.default_rng(seed)
     num_pairs = num_nodes * (num_nodes - 1) // 2

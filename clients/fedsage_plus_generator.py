@@ -230,15 +230,12 @@ def cross_loss(features: Tensor, others: Sequence[Tensor]) -> Tensor:
     ----------
     features : tensor, shape (num_nodes, max_neighbours, num_features)
     others : sequence of tensors, shapes (num_rows_j, num_features)
-        Known rows of each other client; neither empty.
 
     Source
     ------
     Zhang et al. 2021, the part of the feature loss with ``min_{u in V_j}``. Differs: a
-    mean over nodes, generated neighbours, features (as in :func:`feature_loss`) and
-    other clients, which the paper sums, so that it does not grow with their number;
-    over all ``max_neighbours`` of a node, among which :func:`feature_loss` chooses too,
-    and not only as many as the node will get.
+    mean over nodes, generated neighbours, features and other clients, which the paper
+    sums; over all ``max_neighbours`` of a node, not only as many as it will get.
     """
     generated = features.flatten(0, 1)  # (num_nodes * max_neighbours, num_features)
     with torch.no_grad():

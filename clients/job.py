@@ -209,10 +209,8 @@ def recall(
     Parameters
     ----------
     store : ClientStore
-    number : int
-        The round.
-    after : int
-        The round whose state it goes on from; 0 for none.
+    number, after : int
+        The round, and the round whose state it goes on from; 0 for none.
     known : int
         The last round of this client that the server knows of; 0 for none.
     may_restart : bool

@@ -16,19 +16,16 @@ from fedgraph_flwr.core.errors import DataError
 
 
 def nt_xent(u: Tensor, v: Tensor, temperature: float) -> Tensor:
-    """NT-Xent between two views of the same graphs.
+    """NT-Xent between two views of the same graphs; 0 for a single graph.
+
+    Mean over all 2B embeddings of -log of the softmax weight of the other view among
+    the 2B - 1 others.
 
     Parameters
     ----------
     u, v : tensors, shape (B, d)
         Embeddings of a graph and of its second view, row by row.
     temperature : float
-
-    Returns
-    -------
-    tensor, scalar
-        Mean over all 2B embeddings of -log of the softmax weight of the other view
-        among the 2B - 1 others. 0 for B = 1.
 
     Source
     ------
@@ -124,10 +121,6 @@ def jsd_loss(nodes: Tensor, graphs: Tensor, graph_of_node: Tensor) -> Tensor:
     graphs : tensor, shape (num_graphs, d)
     graph_of_node : int64 tensor, shape (num_nodes,)
 
-    Returns
-    -------
-    tensor, shape ()
-
     Source: Sun et al. 2020 (InfoGraph), code ``losses.py:local_global_loss_``.
     Differs: softplus(-r) + r is computed as softplus(r), which does not cancel.
     """
@@ -149,16 +142,10 @@ def pull(
 
     Parameters
     ----------
-    named : mapping of str to tensor
-        w, as trained so far; may hold further tensors.
-    received : mapping of str to tensor
-        w_received, of the same shapes.
+    named, received : mappings of str to tensor
+        w, as trained so far, and w_received; ``named`` may hold further tensors.
     weight : float
-        mu / 2 of FedProx; lambda of FedGKD.
-
-    Source
-    ------
-    Li et al. 2020 (FedProx), Eq. (2).
+        mu / 2 of FedProx (Li et al. 2020, Eq. 2); lambda of FedGKD.
     """
     if not weight:
         return torch.zeros(())

@@ -8,9 +8,7 @@ under which ChaCha20-Poly1305 encrypts the contents and authenticates the envelo
 Without the site's key nobody can take part in a run, without the run's nobody can open
 its letters later.
 
-No letter is sealed to a run's key before its signature was checked. A secret of the
-sites' keys beside that of the runs' would not do: a relay could hand out a run's key of
-its own beside the true one of a site, and open the letters once that site's is stolen.
+No letter is sealed to a run's key before its signature was checked.
 
 Neighbours' public keys are pinned when first seen. A relay that handed out its own from
 the start is found by comparing fingerprints, which a site does by itself if its

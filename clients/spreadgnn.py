@@ -261,7 +261,7 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         self.invert()
         loss = super().epoch(number)
         if self._regularises:
-            self._renew()
+            self.round.around.renew(self.model.head.weight.detach(), eta=OMEGA_ETA)
         return loss
 
     def invert(self) -> None:
@@ -280,9 +280,6 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         phi = self.round.around.with_own(self.heads, self.model.head.weight)
         # In doubles: Omega may be near-singular, and Omega^-1 Phi cancels.
         return loss + weight * trace_penalty(phi.double(), self.inverse).to(loss.dtype)
-
-    def _renew(self) -> None:
-        self.round.around.renew(self.model.head.weight.detach(), eta=OMEGA_ETA)
 
     # Sending ------------------------------------------------------------------------
 

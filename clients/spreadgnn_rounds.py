@@ -2,9 +2,8 @@
 
 A server may ask for a round again, after a resume. If it could change
 what the client mixes, every answer would tell it something of the letters and the data.
-So a round has one mail, to train or to evaluate, and a letter has one round. States
-cannot remember that: an evaluation leaves none, and a repeated round drops later ones.
-The record is in the file of the states, and both are deleted together.
+So a round has one mail, to train or to evaluate, and a letter has one round. The record
+is in the file of the states, which cannot remember that themselves.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ class RoundsDone:
     ----------
     db : sqlite3.Connection
         In a transaction of the store's database, so that no other message of this
-        client reads letters meanwhile: a relay may send several, which a SuperNode
-        answers side by side.
+        client reads letters meanwhile.
     store : ClientStore
     """
 

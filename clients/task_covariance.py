@@ -60,14 +60,9 @@ def initial(task_ids: TaskIds) -> TaskCovariance:
 
 
 def closed_form(phi: Tensor) -> Tensor:
-    """(Phi Phi^T)^(1/2) / tr (Phi Phi^T)^(1/2), float64; I / T if Phi is 0.
+    """(Phi Phi^T)^(1/2) / tr (Phi Phi^T)^(1/2), float64; I / T if Phi (T, d) is 0.
 
-    Of all Omega of trace 1 it has the smallest tr(Phi^T Omega^-1 Phi), which is then
-    the squared nuclear norm of Phi.
-
-    Parameters
-    ----------
-    phi : tensor, shape (T, d)
+    Of all Omega of trace 1 it has the smallest tr(Phi^T Omega^-1 Phi).
 
     Source
     ------
@@ -109,8 +104,7 @@ def align(covariances: Sequence[TaskCovariance], task_ids: TaskIds) -> Tensor:
     Returns
     -------
     float64 tensor, shape (len(task_ids), len(task_ids))
-        Symmetric. With other than equal sets of tasks it may have negative
-        eigenvalues, and its trace is about 1: see :func:`normalise`.
+        Symmetric; eigenvalues may be negative: see :func:`normalise`.
 
     Source
     ------
@@ -145,9 +139,7 @@ def update(
     covariances : sequence of TaskCovariance
         Of the neighbours and of the client itself, in ascending client order.
     phi : tensor, shape (len(task_ids), d)
-        Heads of the neighbourhood's tasks, row t of task ``task_ids[t]``.
-    task_ids : sequence of int
-        Tasks of the neighbourhood, ascending.
+        Heads of the neighbourhood's tasks ``task_ids``, ascending.
     eta : float
         In [0, 1]; 1 is the closed form alone.
 

@@ -101,16 +101,10 @@ class SingleBatch(Batch):
 
 
 class CollatedGraphs:
-    """Flat tensors of many graphs on one device, ready to be cut into batches.
+    """Flat tensors of many undirected graphs on one device, ready to be cut.
 
     Sizes are kept on the host too, so that cutting a batch never waits for the
     device: the length of every result is known beforehand.
-
-    Parameters
-    ----------
-    graphs : GraphSet
-        Undirected graphs.
-    device : torch.device
 
     Raises
     ------

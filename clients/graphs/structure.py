@@ -105,9 +105,6 @@ def power(degree: Tensor, exponent: float) -> Tensor:
 class SparseStructure(CleanStructure):
     """Clean graphs by sparse products; sums are those of a dense 0/1 matrix.
 
-    Measured on one core for molecules of 29 nodes and 64 features: 22 against 194
-    microseconds per sum for 32 graphs, 6 against 17 for one.
-
     Parameters
     ----------
     batch : Batch
@@ -203,13 +200,7 @@ def clean_structure(batch: Batch) -> CleanStructure:
 
 @final
 class NoEdges(Structure):
-    """No edges at all (epsilon = 0): the baseline of every use of structure.
-
-    Parameters
-    ----------
-    num_nodes : int
-    device : torch.device
-    """
+    """No edges at all (epsilon = 0): the baseline of every use of structure."""
 
     def __init__(self, num_nodes: int, device: torch.device) -> None:
         self.degree = torch.zeros(num_nodes, device=device)

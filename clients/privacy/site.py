@@ -50,10 +50,10 @@ class PrivateSite:
     folder : path
         ``<state-dir>/<experiment>/client-<id>``, on the client's disk.
     seed : int
-        Run seed; with ``is_secret`` noise also depends on a secret of the site.
+        Run seed.
     is_secret : bool
-        False in simulation, which must be repeatable: noise then is a function of the
-        run seed, and protects nothing from one who knows it.
+        Noise also depends on a secret of the site. False in simulation, which must be
+        repeatable, and protects nothing from one who knows the seed.
     edge_budget : float
         Largest epsilon of a graph over all runs, whatever a run allows.
     update_budget, update_delta : float
@@ -166,9 +166,7 @@ class PrivateSite:
         Parameters
         ----------
         known : mapping
-            What the client last told the server, by name as in :meth:`spent` without
-            the prefix.
-        partition : GraphPartition
+            What the client last told the server, as :meth:`spent` without the prefix.
         last_round : int
             The last round whose train message the client answered; 0 for none.
         sends_updates : bool

@@ -108,6 +108,18 @@ def test_the_charge_over_budget_is_refused_and_changes_nothing(tmp_path):
         own.charge_edges(np.array([1, 1]), 0.2)  # a graph drawn twice costs twice
 
 
+def test_updates_of_all_clients_of_a_site_count_together(tmp_path):
+    def send(client, release):
+        record(tmp_path, client=client, run=release, site_update=2).charge_update(
+            2.0, delta=1e-5, epsilon_of=lambda n, _: sum(n.values()), release=release
+        )
+
+    send(0, "a")
+    send(1, "b")
+    with pytest.raises(PrivacyBudgetError, match="over all runs to 3; update-epsilon-"):
+        send(0, "c")
+
+
 @pytest.mark.parametrize("name", ["client", "source"])
 def test_charges_of_a_site_at_the_same_time_are_all_counted(tmp_path, name):
     def charge(k):
