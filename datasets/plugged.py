@@ -137,7 +137,8 @@ def from_pyg(
     if not found or (of_nodes and len(found) != 1):
         got = len(found) if is_many else f"a {type(given).__name__}"
         raise DataError(f"{name}: load must return a list of {wanted}; got {got}")
-    if unused := sorted({a for g in found for a in _attributes(g)} - _USED):
+    named = {a for graph in found for a in getattr(graph, "to_dict", dict)()}
+    if unused := sorted(named - _USED):
         warn_once(
             f"{name}: not used of its graphs: {', '.join(unused)}; which graphs or"
             " nodes train and test is drawn by split-seed and held-out"
@@ -161,7 +162,10 @@ def from_pyg(
         y=np.concatenate([y for _, _, y in parts]),
         num_features=widths.pop(),
         num_classes=num_classes,
-        is_undirected=all(_is_symmetric(edges) for _, edges, _ in parts),
+        is_undirected=all(
+            np.array_equal(edges, np.unique(edges[::-1], axis=1))
+            for _, edges, _ in parts
+        ),
     )
 
 
@@ -206,10 +210,6 @@ def _read(
     return x, np.unique(edges.astype(np.int32), axis=1), y.astype(np.int64)
 
 
-def _attributes(graph: Any) -> Iterable[str]:
-    return getattr(graph, "to_dict", dict)()
-
-
 def _array(where: str, graph: Any, name: str) -> NDArray[Any]:
     value = getattr(graph, name, None)
     if value is None:
@@ -218,7 +218,3 @@ def _array(where: str, graph: Any, name: str) -> NDArray[Any]:
             " edge_index=..., y=...)"
         )
     return np.asarray(value)
-
-
-def _is_symmetric(edges: NDArray[Any]) -> bool:
-    return np.array_equal(edges, np.unique(edges[::-1], axis=1))
