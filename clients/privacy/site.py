@@ -314,20 +314,10 @@ def noisy_partition(partition: GraphPartition, site: PrivateSite) -> GraphPartit
 
 def rounded_graphs(graphs: GraphSet, view: Triangles) -> GraphSet:
     """Graphs whose edges are the ones of ``view``, a view of them all of 0 and 1."""
-    num_nodes = np.diff(graphs.node_ptr)
-    edges, counts = [], []
-    ptr = view.ptr
-    for g, n in enumerate(num_nodes):
-        u, v = np.triu_indices(n, 1)
-        kept = view.values[ptr[g] : ptr[g + 1]] > 0
-        u, v = u[kept], v[kept]
-        source, target = np.concatenate([u, v]), np.concatenate([v, u])
-        order = np.lexsort((target, source))
-        edges.append(np.stack([source[order], target[order]]).astype(np.int32))
-        counts.append(2 * len(u))
+    edges = [np.stack(np.nonzero(view.matrix(g))) for g in range(len(view))]
     return replace(
         graphs,
-        edge_index=np.concatenate(edges, axis=1),
-        edge_ptr=pointer(counts),
+        edge_index=np.concatenate(edges, axis=1).astype(np.int32),
+        edge_ptr=pointer([each.shape[1] for each in edges]),
         is_undirected=True,
     )
