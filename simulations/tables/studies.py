@@ -7,7 +7,7 @@ Keys of a file:
 - ``spread``: what stands after ±, ``runs`` (std of the runs' means, the default) or
   ``clients`` (mean of each client's std over runs, the metric of the GCFL paper);
 - ``also``: heading -> further measure that differences are shown for;
-- ``task``: a task whose runs ``simulations.compare`` shows with these columns and
+- ``task``: a task whose runs ``fedgraph compare`` shows with these columns and
   targets; ``any`` for all tasks that no other study names;
 - ``controls``: presets beside whose runs rows without training can be computed;
 - ``verdicts``: whether differences have a verdict, which is what the rule and all

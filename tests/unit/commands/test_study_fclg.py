@@ -1,4 +1,4 @@
-"""Hand-made runs of graph embedding in the tables of ``simulations.study fclg``."""
+"""Hand-made runs of graph embedding in the tables of ``fedgraph study fclg``."""
 
 from __future__ import annotations
 
