@@ -237,7 +237,7 @@ def _by_client(client_id: int, text: str) -> dict[int, dict[str, Any]]:
     ------
     WireError
         The text is not that of neighbours with keys; one is named twice, as 1 and 01
-        are, which would change the mixing weights; or the client is its own.
+        are; or the client is its own.
     """
     try:
         entries = json.loads(text)

@@ -84,7 +84,7 @@ def test_three_of_four_sealed_sites_on_a_ring_finish_after_one_is_killed(
     assert f"clients [{LOST}] are gone, their neighbours go on without them" in said
     assert "the 3 others went on and are connected" in said
     # Each site pinned its neighbours, and operators can compare.
-    lines = {c: fingerprints(folder / f"site-{c}", path.name) for c in CLIENTS}
+    lines = {c: fingerprints(folder / f"site-{c}") for c in CLIENTS}
     assert [line.split()[3] for line in lines[0][2:]] == ["1", "3"]
     zero = lines[0][0].split(maxsplit=2)[2].removesuffix("  (own)")
     assert any(zero in line for line in lines[1])
