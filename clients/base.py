@@ -308,7 +308,7 @@ class GraphClient(ClassicClient, Generic[P]):
         """Names of the tensors that travel: of the convolutions, or of all."""
         return [
             name
-            for name in model.state_dict()
+            for name, _ in places(model)
             if settings.shared_group == "all" or name.startswith("convs.")
         ]
 

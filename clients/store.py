@@ -334,7 +334,9 @@ def bound_runs(root: Path) -> dict[str, list[int]]:
 _ALONE = Lives()
 _MOST_BYTES = 10**9  # that SQLite takes as one value
 _PAGE = 2**16  # bytes
-_MOST_HELD = 2**28  # bytes of states that wait for the end of a message
+_MOST_HELD = 2**28  # bytes of states that wait for the end of a message, or are recent
+# Last states that this process wrote, by file and client: what it is, hash, tensors.
+_recent: dict[tuple[Path, int], tuple[str, str, bytes]] = {}
 
 
 def states_of(root: Path, experiment: str) -> Database:
@@ -386,17 +388,22 @@ class Unsaved:
         """
         if not self._due:
             return
-        with self._due[0].store.database.transaction() as db:
+        database = self._due[0].store.database
+        with database.transaction() as db:
             # Now, so that states of a later run are not among those that go.
             for store in {s.store.lives.run: s.store for s in self._due}.values():
                 store.check_run()
-            for state in self._due:
-                _write(db, state)
+            digests = [_write(db, state) for state in self._due]
+        if sum(len(tensors) for _, _, tensors in _recent.values()) > _MOST_HELD:
+            _recent.clear()
+        for s, digest in zip(self._due, digests, strict=True):
+            about = s.store.about(s.server_round, s.store.lives.run)
+            _recent[database.path, s.store.client_id] = about, digest, s.tensors
         self._due.clear()
 
 
-def _write(db: sqlite3.Connection, state: _State) -> None:
-    """Write a state, and delete those that no server needs any more."""
+def _write(db: sqlite3.Connection, state: _State) -> str:
+    """Write a state, delete those that no server needs any more, return its hash."""
     store, server_round = state.store, state.server_round
     lives, client = store.lives, store.client_id
     query = "SELECT round, run FROM states WHERE client = ? ORDER BY round"
@@ -424,6 +431,7 @@ def _write(db: sqlite3.Connection, state: _State) -> None:
                 "DELETE FROM states WHERE client = ? AND round = ? AND run = ?",
                 (client, r, str(run)),
             )
+    return digest
 
 
 def _digest(about: str, tensors: bytes) -> str:
@@ -526,12 +534,20 @@ class ClientStore:
         """
         if not server_round:
             return None
+        from safetensors.torch import load  # here: a message that trains nobody
+
         run = self.lives.run_of(server_round)
-        found = self.database.rows(
-            "SELECT sha256, tensors FROM states"
-            " WHERE client = ? AND round = ? AND run = ?",
-            *(self.client_id, server_round, str(run)),
+        key, about = (
+            (self.client_id, server_round, str(run)),
+            self.about(server_round, run),
         )
+        where = "FROM states WHERE client = ? AND round = ? AND run = ?"
+        recent = _recent.get((self.database.path, self.client_id))
+        if recent and recent[0] == about:
+            found = self.database.rows(f"SELECT sha256 {where}", *key)
+            if found == [recent[1:2]]:
+                return load(recent[2])
+        found = self.database.rows(f"SELECT sha256, tensors {where}", *key)
         what = f"private state of client {self.client_id} after round {server_round}"
         if not found:
             raise DataError(
@@ -540,14 +556,12 @@ class ClientStore:
                 " 'fresh-start=true', which the summary will tell"
             )
         ((sha256, tensors),) = found
-        if sha256 != _digest(self.about(server_round, run), tensors):
+        if sha256 != _digest(about, tensors):
             raise DataError(
                 f"{what} in {self.database.path} has another checksum than its"
                 " contents: it is damaged, or that of another run; restore the file"
                 " from a copy, or start a new run"
             )
-        from safetensors.torch import load  # here: a message that trains nobody
-
         return load(tensors)
 
     def about(self, server_round: int, run: int) -> str:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedgraph_flwr.core.seeding import derive_seed
-from fedgraph_flwr.core.wire import RAREST, Parcel
+from fedgraph_flwr.core.wire import Parcel
 
 from ..base import GraphClient
 from ..graphs.batching import Batch, ClientData
@@ -61,5 +61,5 @@ class GraphClassifierClient(GraphClient[P]):
             point,
             logits.cpu().numpy(),
             losses.cpu().numpy(),
-            self.round.facts.get(RAREST),
+            self.round.facts,
         )

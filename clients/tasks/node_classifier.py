@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.core.wire import RAREST, Parcel
+from fedgraph_flwr.core.wire import Parcel
 
 from ..base import GraphClient
 from ..graphs.batching import ClientData
@@ -80,5 +80,5 @@ class NodeClassifierClient(GraphClient[P]):
             point,
             logits.cpu().numpy(),
             losses.cpu().numpy(),
-            self.round.facts.get(RAREST),
+            self.round.facts,
         )

@@ -6,7 +6,7 @@ Labels of tasks are floats, (num_graphs, num_tasks), NaN where not observed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from fedgraph_flwr.core.data import GraphPartition, IntArray
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.tasks import AVERAGE_PRECISION, OF_COMMONEST, ONE_CLASS
-from fedgraph_flwr.core.wire import Parcel, count_key, evaluation_key
+from fedgraph_flwr.core.wire import (
+    BY_PRECISION,
+    RAREST,
+    Parcel,
+    Scalar,
+    count_key,
+    evaluation_key,
+)
 
 from ..losses import check_shapes
 
@@ -191,7 +198,7 @@ def class_scores(
     point: str,
     logits: Floats,
     losses: Floats,
-    rarest: object = None,
+    facts: Mapping[str, Scalar],
 ) -> Parcel:
     """Score predictions for the validation, then the test rows, as metrics of a reply.
 
@@ -203,17 +210,18 @@ def class_scores(
     logits : float array, shape (num_val + num_test, num_classes)
     losses : float array, shape (num_val + num_test,)
         Of each row.
-    rarest : int
-        Class whose average precision counts, of two; anything else stands for both.
+    facts : mapping
+        That came: ``RAREST``, the class whose average precision counts, of two, and
+        ``BY_PRECISION``, whether it chooses.
 
     Returns
     -------
     Parcel
         ``metrics``: ``count/<split>``, and after ``eval/<split>/<point>/`` accuracy,
-        loss, the mean of ``losses``, and average precision. For test rows also
-        macro-f1 and roc-auc; the accuracy of always predicting the class that is the
-        commonest among the client's training labels; and ``one-class``, the class that
-        all rows are predicted to be, if it is one.
+        loss, the mean of ``losses``, and average precision if it chooses. For test rows
+        also average precision, macro-f1 and roc-auc; the accuracy of always predicting
+        the class that is the commonest among the client's training labels; and
+        ``one-class``, the class that all rows are predicted to be, if it is one.
     """
     found: dict[str, int | float] = {}
     first = 0
@@ -224,12 +232,14 @@ def class_scores(
         if not len(y):
             continue
         mine = logits[rows]
-        ranks = rank_classes(mine, y)
         beside = {
             "accuracy": float((mine.argmax(1) == y).mean()),
             "loss": float(losses[rows].astype(np.float64).mean()),
-            AVERAGE_PRECISION: of_classes(precision, ranks, rarest),
         }
+        if split == "test" or facts.get(BY_PRECISION):
+            ranks = rank_classes(mine, y)
+            rarest = facts.get(RAREST)
+            beside[AVERAGE_PRECISION] = of_classes(precision, ranks, rarest)
         if split == "test":
             beside["macro-f1"] = macro_f1(mine, y)
             beside["roc-auc"] = of_classes(auc, ranks, 1)

@@ -97,13 +97,18 @@ class Field:
 
     def parts(self, name: str) -> dict[str, str]:
         """Read those named groups of ``rest`` that a name has."""
-        found = self.match(name)
-        return {k: v for k, v in found.groupdict().items() if v} if found else {}
+        return _parts(self, name)
 
 
 @cache
 def _pattern(name: str, rest: str) -> re.Pattern[str]:
     return re.compile(f"{re.escape(name)}(?P<rest>{rest})")
+
+
+@lru_cache(maxsize=4096)
+def _parts(field: Field, name: str) -> dict[str, str]:
+    found = field.match(name)
+    return {k: v for k, v in found.groupdict().items() if v} if found else {}
 
 
 @lru_cache(maxsize=4096)

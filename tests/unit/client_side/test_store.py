@@ -163,6 +163,27 @@ def test_a_state_that_is_not_the_one_that_was_written_is_named(tmp_path, spoil, 
         store.load(1)
 
 
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        ("UPDATE states SET tensors = x'00'", [2.0, 2.0]),  # it is in memory, too
+        ("UPDATE states SET sha256 = ''", "damaged"),
+        ("DELETE FROM states", "is gone"),
+    ],
+)
+def test_the_last_state_comes_from_memory_only_if_the_file_has_it(store, spoil, found):
+    grow(store, 1, 2)
+    other = ClientStore(store._root, store.experiment, client_id=store.client_id)
+    change(store, spoil)
+    if isinstance(found, list):
+        assert other.load(2)["w"].tolist() == found
+        with pytest.raises(DataError, match=r"after round 1 .*damaged"):
+            other.load(1)
+    else:
+        with pytest.raises(DataError, match=f"after round 2 .*{found}"):
+            other.load(2)
+
+
 def test_a_full_disk_is_named_and_what_was_there_stays(store):
     grow(store, 1)
     size = store.database.path.stat().st_size
