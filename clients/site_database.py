@@ -7,6 +7,9 @@ is deleted with its folder, and runs side by side do not wait for each other's s
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import re
 import sqlite3
 from functools import partial
@@ -14,9 +17,11 @@ from pathlib import Path
 
 from fedgraph_flwr.core.database import Database
 from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.files import names_in
 
 SITE_FILE = "site.sqlite3"
 EARLIER_ACCOUNTS = "privacy-lifetime"  # a folder of files, until this file came
+_EARLIER_UPDATES = "updates.json"
 _SCHEMA = """
 CREATE TABLE runs (
     number INTEGER PRIMARY KEY, run TEXT UNIQUE NOT NULL, experiment TEXT NOT NULL);
@@ -44,8 +49,8 @@ INSERT_EDGES = (
 
 
 def site_database(root: Path) -> Database:
-    """Database of a state folder."""
-    return Database(root / SITE_FILE, _SCHEMA, fill=partial(_refuse_earlier, root))
+    """Database of a state folder; it begins with accounts of an earlier version."""
+    return Database(root / SITE_FILE, _SCHEMA, fill=partial(_take_in, root))
 
 
 def data_name(data: str) -> str:
@@ -53,12 +58,46 @@ def data_name(data: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]", "_", data)
 
 
-def _refuse_earlier(root: Path, _: sqlite3.Connection) -> None:
-    """Raise DataError if an earlier version has left accounts of its own."""
+def _take_in(root: Path, db: sqlite3.Connection) -> None:
+    """Copy the files of accounts that an earlier version has left.
+
+    Raises
+    ------
+    DataError
+        One cannot be read. What was spent is unknown then.
+    """
     folder = root / EARLIER_ACCOUNTS
-    if folder.exists():
-        raise DataError(
-            f"{folder} holds privacy accounts of an earlier version, which this one"
-            " does not read: what was spent is unknown, so nothing more is released;"
-            " go on with that version, or take a new state-dir and add up by hand"
+    for client in sorted(names_in(folder, "client-*")):
+        for name in sorted(names_in(folder / client, "*.json")):
+            spent = _earlier(folder / client / name, "edge")
+            data, _, source = name.removesuffix(".json").partition("--")
+            db.executemany(
+                INSERT_EDGES,
+                (("", client, data, source, int(r), 0, e) for r, e in spent.items()),
+            )
+    for noise, times in _earlier(folder / _EARLIER_UPDATES, "updates").items():
+        db.executemany(
+            'INSERT INTO updates (experiment, "release", noise) VALUES (?, ?, ?)',
+            (("", f"{noise} {n}", float(noise)) for n in range(int(times))),
         )
+
+
+def _earlier(path: Path, what: str) -> dict[float, float]:
+    """Read one table of numbers; none if there is no file."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        checksum = stored.pop("sha256", None)  # none in the oldest files
+        digest = hashlib.sha256(json.dumps(stored).encode()).hexdigest()
+        found = {float(key): float(value) for key, value in stored[what].items()}
+        are_amounts = all(0 <= value < math.inf for value in found.values())
+        if checksum not in (None, digest) or not are_amounts:
+            raise ValueError("its checksum, or a number in it, is wrong")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"privacy record {path} of an earlier version cannot be read: {error!r};"
+            " what earlier runs spent is unknown, so nothing more is released: restore"
+            " the file from a copy, or delete it and add up by hand"
+        ) from error
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -89,10 +90,41 @@ def test_a_file_keeps_its_account_under_another_name_and_under_another_id(tmp_pa
     assert total(record(tmp_path, data="csv2", source="a")) == 0.0
 
 
-def test_accounts_of_an_earlier_version_are_no_fresh_start(tmp_path):
-    (tmp_path / EARLIER_ACCOUNTS).mkdir()
+def write_earlier(root, name, content):
+    path = root / EARLIER_ACCOUNTS / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def test_what_an_earlier_version_counted_in_files_still_counts(tmp_path):
+    for client, spent in ((0, {"40": 1.0, "7": 2.0}), (1, {"40": 3})):
+        for data in ("tu_MUTAG", "csv", "csv--a.csv"):
+            write_earlier(tmp_path, f"client-{client}/{data}.json", {"edge": spent})
+    write_earlier(tmp_path, "updates.json", {"updates": {"2.0": 3, "4.0": 1}})
+    assert total(record(tmp_path)) == 0.0  # until there is something to charge
+    record(tmp_path).charge_edges(np.array([0]), 0.5)
+    assert total(record(tmp_path, client=9)) == 4.5
+    assert total(record(tmp_path, data="csv", source="a.csv")) == 8.0
+    assert total(record(tmp_path, data="csv", source="b.csv", client=9)) == 4.0
+    assert record(tmp_path).read().edge.tolist() == [0.5, 0.0, 0.0]
+    seen = []
+    record(tmp_path, client=1, run="b", site_update=99).charge_update(
+        2.0, delta=1e-5, epsilon_of=lambda n, _: seen.append(dict(n)) or 1, release="a"
+    )
+    assert seen == [{2.0: 1}, {2.0: 4, 4.0: 1}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{}", '{"edge": [1]}', '{"edge": {"1": -1}}', '{"edge": {"40": NaN}}'),
+        *('{"edge": {"40": Infinity}}', '{"edge": {"40": 1}, "sha256": "0"}'),
+    ],
+)
+def test_damaged_files_of_an_earlier_version_are_no_fresh_start(tmp_path, text):
+    write_earlier(tmp_path, "client-1/tu_MUTAG.json", text)
     for _ in range(2):
-        with pytest.raises(DataError, match="accounts of an earlier version, which"):
+        with pytest.raises(DataError, match="what earlier runs spent is unknown"):
             record(tmp_path).charge_edges(np.array([0]), 1.0)
     assert not (tmp_path / SITE_FILE).exists()
 
