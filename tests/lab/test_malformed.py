@@ -151,7 +151,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("dataset", KINDS)
-@drawn(25)
+@drawn(12)
 def test_tables_of_data(dataset, place, rng):
     folder = place()
     make, more = KINDS[dataset]
