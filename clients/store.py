@@ -362,6 +362,11 @@ class _State:
     tensors: bytes
 
 
+def clear_recent() -> None:
+    """Forget the states that this process wrote last; they are on the disk."""
+    _recent.clear()
+
+
 class Unsaved:
     """States that one message has made, to be on the disk before its reply leaves."""
 
@@ -537,10 +542,8 @@ class ClientStore:
         from safetensors.torch import load  # here: a message that trains nobody
 
         run = self.lives.run_of(server_round)
-        key, about = (
-            (self.client_id, server_round, str(run)),
-            self.about(server_round, run),
-        )
+        key = self.client_id, server_round, str(run)
+        about = self.about(server_round, run)
         where = "FROM states WHERE client = ? AND round = ? AND run = ?"
         recent = _recent.get((self.database.path, self.client_id))
         if recent and recent[0] == about:

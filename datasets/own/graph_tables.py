@@ -192,17 +192,8 @@ def build(
     shares = [s for s in shares if needs_targets or s.what == "edges"]
     kept = np.flatnonzero(keep)
     _check(folder, schema, len(kept), shares, problems, bad_rows)
-    number = np.cumsum(keep) - 1 if is_whole else np.zeros(1, np.int64)
-    is_mine = (node_graph >= 0) & keep[node_graph] if is_whole else keep
-    rows = np.flatnonzero(is_mine)
-    rows = rows[np.argsort(node_graph[rows], kind="stable")]
-    graph = number[node_graph[rows]]  # of each node, ascending
-    num_graphs = len(kept) if is_whole else 1
-    node_ptr = pointer(np.bincount(graph, minlength=num_graphs))
-    place = np.full(len(x), -1, np.int64)
-    place[rows] = np.arange(len(rows))
-    ends = place[ends[:, fits]]
-    ends = ends[:, (ends >= 0).all(axis=0)]
+    rows, graph, ends = _cut_out(node_graph, ends[:, fits], keep, is_whole=is_whole)
+    node_ptr = pointer(np.bincount(graph, minlength=len(kept) if is_whole else 1))
     source, target = np.concatenate([ends, ends[::-1]], axis=1)
     pairs = distinct_edges(source, target, len(rows))
     x = np.ascontiguousarray(x[rows])
@@ -217,7 +208,7 @@ def build(
         x=x,
         edge_index=(pairs - node_ptr[graph[pairs[0]]]).astype(np.int32),
         node_ptr=node_ptr,
-        edge_ptr=pointer(np.bincount(graph[pairs[0]], minlength=num_graphs)),
+        edge_ptr=pointer(np.bincount(graph[pairs[0]], minlength=len(node_ptr) - 1)),
         y=units.y[keep],
         num_features=schema.width,
         num_classes=schema.num_outputs,
@@ -238,6 +229,36 @@ def build(
         remarks=[*remarks, *same_look(f"{key}s", names)],
     )
     return made, names, [(p.name, str(p)) for p in problems]
+
+
+def _cut_out(
+    node_graph: IntArray, ends: IntArray, keep: BoolArray, *, is_whole: bool
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Cut out the graphs to ``keep``, or the nodes of one graph.
+
+    Parameters
+    ----------
+    node_graph : int array, shape (num_nodes,)
+        Graph of each row of nodes; -1 if it is elsewhere.
+    ends : int array, shape (2, num_edges)
+        Rows of nodes.
+    keep : bool array
+        By row of graphs if ``is_whole``, else by row of nodes.
+
+    Returns
+    -------
+    rows, graph : int arrays
+        Rows of the nodes that are kept, by graph; and new numbers of these, ascending.
+    ends : int array, shape (2, num_kept)
+        Edges between two of these nodes, by their new numbers.
+    """
+    number = np.cumsum(keep) - 1 if is_whole else np.zeros(1, np.int64)
+    rows = np.flatnonzero((node_graph >= 0) & keep[node_graph] if is_whole else keep)
+    rows = rows[np.argsort(node_graph[rows], kind="stable")]
+    place = np.full(len(node_graph), -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    ends = place[ends]
+    return rows, number[node_graph[rows]], ends[:, (ends >= 0).all(axis=0)]
 
 
 def _whole_nodes(

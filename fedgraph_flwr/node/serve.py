@@ -28,6 +28,7 @@ from clients.store import (
     bind_data,
     bind_run,
     check_run,
+    clear_recent,
     default_state_dir,
     is_known,
 )
@@ -245,6 +246,7 @@ def settle(hosted: Sequence[int]) -> None:
 def clear_kept() -> None:
     """Forget what this process keeps of clients, for a run of other clients."""
     kept_data.clear()
+    clear_recent()
 
 
 def _bound(
