@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from fedgraph_flwr.core.config import RunSettings
-from fedgraph_flwr.core.data import DiffusionSpec, IntArray
+from fedgraph_flwr.core.data import DiffusionSpec, GraphSet, IntArray
 from fedgraph_flwr.core.errors import (
     ConfigError,
     DataError,
@@ -83,6 +83,8 @@ class GraphClient(ClassicClient, Generic[P]):
     SENDS_UPDATES: ClassVar[bool] = True
     MIN_BATCH: ClassVar[int] = 1  # graphs; a smaller last batch joins the one before
     DATA: ClassVar[type[ClientData]] = ClientData
+    # Its model reads the direction of edges, repeated edges and loops.
+    READS_EDGES: ClassVar[bool] = False
     # Why its models cannot predict outside of a run, or other clients' items in it.
     WHY_NOT: ClassVar[str] = "its class has no function predict"
     NOT_ELSEWHERE: ClassVar[str] = ""
@@ -331,6 +333,23 @@ class GraphClient(ClassicClient, Generic[P]):
             ``metrics`` named ``eval/<split>/<point>/<metric>``, or in ``evaluation``
             what the server needs to evaluate itself.
         """
+
+    @classmethod
+    def check_graphs(cls, graphs: GraphSet, settings: RunSettings) -> None:  # noqa: ARG003
+        """Refuse graphs that the model would take for others.
+
+        Raises
+        ------
+        DataError
+        """
+        if (graphs.is_undirected and graphs.is_simple) or cls.READS_EDGES:
+            return
+        raise DataError(
+            f"{graphs.name} has {' and '.join(graphs.beside)}, which this model does"
+            " not read: it sums over neighbours of undirected graphs without repeated"
+            " edges or loops. Set encoder in the run config to a model that does, or"
+            " merge edges in the schema"
+        )
 
     # Where papers differ -----------------------------------------------------------
 

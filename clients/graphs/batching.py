@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
 from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray, WeightedEdges
-from fedgraph_flwr.core.errors import DataError
 
 from .csr import CollatedDiffusion, csr, gather, repeated, row_pointer, send
 
@@ -45,6 +45,12 @@ class Batch:
         Which of the client's graphs these are; on the host.
     index : int64 tensor, shape (num_graphs,)
         The same on the device.
+    edge_attr : tensor, optional
+        Edge features: (num_edges, num_edge_features) float32, or (num_edges,) int64
+        that name the column of a one-hot row.
+    edge_weight : float32 tensor, shape (num_edges,), optional
+    graph_x : float32 tensor, shape (num_graphs, num_graph_features), optional
+        Features of whole graphs.
     """
 
     x: Tensor
@@ -55,6 +61,9 @@ class Batch:
     y: Tensor
     positions: IntArray
     index: Tensor
+    edge_attr: Tensor | None = None
+    edge_weight: Tensor | None = None
+    graph_x: Tensor | None = None
 
     @property
     def num_graphs(self) -> int:
@@ -69,9 +78,16 @@ class SingleBatch(Batch):
     """
 
     def __init__(
-        self, *, x: Tensor, edge_index: Tensor, degree: Tensor, y: Tensor, position: int
+        self,
+        *,
+        x: Tensor,
+        edge_index: Tensor,
+        degree: Tensor,
+        y: Tensor,
+        position: int,
+        **more: Tensor,
     ) -> None:
-        given = {"x": x, "edge_index": edge_index, "_degree": degree, "y": y}
+        given = {"x": x, "edge_index": edge_index, "_degree": degree, "y": y, **more}
         # the class is frozen
         vars(self).update(given, positions=np.array([position]))
 
@@ -101,23 +117,13 @@ class SingleBatch(Batch):
 
 
 class CollatedGraphs:
-    """Flat tensors of many undirected graphs on one device, ready to be cut.
+    """Flat tensors of many graphs on one device, ready to be cut.
 
     Sizes are kept on the host too, so that cutting a batch never waits for the
     device: the length of every result is known beforehand.
-
-    Raises
-    ------
-    DataError
-        Some edge lacks its reverse.
     """
 
     def __init__(self, graphs: GraphSet, device: torch.device) -> None:
-        if not graphs.is_undirected:
-            raise DataError(
-                f"{graphs.name} has edges in one direction only; the models here sum"
-                " over neighbours of undirected graphs: add the reverse edges"
-            )
         self.device = device
         self._node_ptr = graphs.node_ptr
         self._edge_ptr = graphs.edge_ptr
@@ -129,6 +135,16 @@ class CollatedGraphs:
         self.edge_index = torch.from_numpy(edges).to(device)
         self.degree = torch.from_numpy(graphs.degrees()).to(device)
         self.y = torch.from_numpy(np.ascontiguousarray(graphs.y)).to(device)
+        self.of_edges = self._sent(
+            edge_attr=graphs.edge_attr, edge_weight=graphs.edge_weight
+        )
+        self._of_graphs = self._sent(graph_x=graphs.graph_x)
+
+    def _sent(self, **arrays: NDArray[Any] | None) -> dict[str, Tensor]:
+        """Tensors of the arrays that are there; integers as int64."""
+        there = {n: np.array(a) for n, a in arrays.items() if a is not None}
+        made = {n: torch.from_numpy(a).to(self.device) for n, a in there.items()}
+        return {n: t if t.is_floating_point() else t.long() for n, t in made.items()}
 
     def node_rows(self, positions: IntArray) -> Tensor:
         """Rows, among all nodes, of the nodes of the graphs at ``positions``."""
@@ -161,6 +177,8 @@ class CollatedGraphs:
             y=self.y[index],
             positions=positions,
             index=index,
+            **{name: rows[edges] for name, rows in self.of_edges.items()},
+            **{name: rows[index] for name, rows in self._of_graphs.items()},
         )
 
     def _single(self, position: int) -> SingleBatch:
@@ -172,6 +190,8 @@ class CollatedGraphs:
             degree=self.degree[nodes],
             y=self.y[position : position + 1],
             position=position,
+            **{name: rows[edges] for name, rows in self.of_edges.items()},
+            **{n: rows[position : position + 1] for n, rows in self._of_graphs.items()},
         )
 
     def batches(self, positions: IntArray, *, max_nodes: int) -> Iterator[Batch]:

@@ -54,6 +54,10 @@ class WholeGraph(NodeStructure):
         1 / degree, 0 for isolated nodes.
     train, val, test : int64 tensors
         Nodes of each split.
+    edge_index : int64 tensor, shape (2, num_edges)
+        As ``Batch`` has it.
+    edge_attr, edge_weight : tensor, optional
+        As ``Batch`` has them.
     """
 
     features: Tensor | SparseRows
@@ -64,6 +68,9 @@ class WholeGraph(NodeStructure):
     train: Tensor
     val: Tensor
     test: Tensor
+    edge_index: Tensor
+    edge_attr: Tensor | None = None
+    edge_weight: Tensor | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -74,13 +81,6 @@ class WholeGraph(NodeStructure):
     def x(self) -> Tensor:
         """Features as a dense matrix, for layers of PyTorch Geometric."""
         return dense_rows(self.features)
-
-    @cached_property
-    def edge_index(self) -> Tensor:
-        """Edges in both directions, (2, num_edges), sorted by source, then target."""
-        columns, counts = self.adjacency.col_indices(), self.adjacency.crow_indices()
-        nodes = torch.arange(self.num_nodes, device=columns.device)
-        return torch.stack([nodes.repeat_interleave(counts.diff()), columns])
 
     @override
     def propagate(self, x: Tensor) -> Tensor:
@@ -123,6 +123,8 @@ class NodeData(ClientData):
             train=send(partition.train, device),
             val=send(partition.val, device),
             test=send(partition.test, device),
+            edge_index=graphs.edge_index.long(),
+            **graphs.of_edges,
         )
         return cls(
             partition=partition,

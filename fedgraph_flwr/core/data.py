@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, TypeAlias
 
@@ -19,6 +20,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 IntArray: TypeAlias = NDArray[np.int64]
 Scale: TypeAlias = tuple[float, float]  # what is subtracted, then divided by
 SPLITS = ("train", "val", "test")
+# arrays of a GraphSet that it may have, a row for each edge, or for each graph
+_OF_EDGES = ("edge_attr", "edge_weight", "edge_time")
+_OF_GRAPHS = ("time", "graph_x")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,8 @@ class GraphSet:
         that holds the one.
     edge_index : int array, shape (2, num_edges)
         Source and target of each directed edge, numbered *within its graph*; the
-        edges of a graph are sorted by source, then target.
+        edges of a graph are sorted by source, then target; repeated ones stand in the
+        order of the files.
     node_ptr, edge_ptr : int64 arrays, shape (num_graphs + 1,)
         Graph ``g`` owns nodes ``node_ptr[g]:node_ptr[g + 1]``, edges likewise.
     y : int64 array (num_graphs,), or float32 array (num_graphs, num_tasks)
@@ -45,7 +50,22 @@ class GraphSet:
         With labels for tasks, ``num_classes`` is the number of tasks: either way, how
         many outputs a model has.
     is_undirected : bool
-        Every edge is present in both directions.
+        Every edge is present in both directions, with equal features, weight and time.
+    is_simple : bool
+        No edge is repeated, or joins a node to itself.
+    edge_attr : array, optional
+        Edge features: shape (num_edges, num_edge_features) float32, or (num_edges,)
+        integer, the column of a one-hot row that holds the one.
+    edge_weight : float32 array, shape (num_edges,), optional
+        What a message along the edge is multiplied with.
+    edge_time : float64 array, shape (num_edges,), optional
+        When the edge came about, in any unit.
+    time : float64 array, optional
+        The same of each item of ``y``.
+    graph_x : float32 array, shape (num_graphs, num_graph_features), optional
+        Features of whole graphs.
+    num_edge_features : int
+        Width of edge features; 0 without any.
     raw_sha256 : str
         Checksum of the files the graphs were read from ("" for generated graphs).
     columns : str
@@ -66,6 +86,13 @@ class GraphSet:
     num_features: int
     num_classes: int
     is_undirected: bool
+    is_simple: bool = True
+    edge_attr: NDArray[Any] | None = None
+    edge_weight: NDArray[np.float32] | None = None
+    edge_time: NDArray[np.float64] | None = None
+    time: NDArray[np.float64] | None = None
+    graph_x: NDArray[np.float32] | None = None
+    num_edge_features: int = 0
     raw_sha256: str = ""
     columns: str = ""
     unused: str = ""
@@ -78,6 +105,23 @@ class GraphSet:
     def num_nodes(self) -> int:
         """Total number of nodes."""
         return int(self.node_ptr[-1])
+
+    @property
+    def num_graph_features(self) -> int:
+        """Width of the features of whole graphs; 0 without any."""
+        return 0 if self.graph_x is None else self.graph_x.shape[1]
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """What edges have beside their two ends, in words; empty for plain graphs."""
+        has = {
+            "direction": not self.is_undirected,
+            "repeated edges or loops": not self.is_simple,
+            "features": self.edge_attr is not None,
+            "weights": self.edge_weight is not None,
+            "times": self.edge_time is not None,
+        }
+        return tuple(words for words, is_so in has.items() if is_so)
 
     def degrees(self) -> IntArray:
         """Count the edges that leave every node, shape (num_nodes,)."""
@@ -100,6 +144,11 @@ class GraphSet:
             edge_index=self.edge_index[:, :0],
             edge_ptr=np.zeros_like(self.edge_ptr),
             is_undirected=True,
+            is_simple=True,
+            num_edge_features=0,
+            edge_attr=None,
+            edge_weight=None,
+            edge_time=None,
         )
 
     def take(self, graph_ids: IntArray) -> GraphSet:
@@ -113,7 +162,14 @@ class GraphSet:
             node_ptr=node_ptr,
             edge_ptr=edge_ptr,
             y=np.ascontiguousarray(self.y[graph_ids], self._label_type),
+            **self._cut(_OF_EDGES, edges),
+            **self._cut(_OF_GRAPHS, graph_ids),
         )
+
+    def _cut(self, names: Sequence[str], rows: IntArray) -> dict[str, Any]:
+        """Copy rows of the arrays that are there."""
+        found = ((name, getattr(self, name)) for name in names)
+        return {n: np.ascontiguousarray(a[rows]) for n, a in found if a is not None}
 
 
 def pointer(counts: ArrayLike) -> IntArray:
@@ -313,6 +369,11 @@ def hash_data(partition: GraphPartition) -> str:
         digest.update(np.ascontiguousarray(array).data)
     digest.update(f"/{graphs.y.shape}".encode())
     digest.update(np.ascontiguousarray(graphs.y).data)
+    for name in (*_OF_EDGES, *_OF_GRAPHS):
+        array = getattr(graphs, name)
+        if array is not None:
+            digest.update(f"/{name}{array.dtype.str}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 

@@ -218,6 +218,7 @@ def _load(
     settings = resolved.settings
     partition = datasets.load_partition(settings, client_id)
     check_features(partition.graphs, resolved.privacy)
+    resolved.method.client.check_graphs(partition.graphs, settings)
     collate = resolved.method.client.DATA.collate
     if site is not None:
         partition = noisy_partition(partition, site)

@@ -311,6 +311,7 @@ class TrainedModel:
         """
         client, params = self.client, self.spec.params
         with _as_in_a_run(self.settings.torch_threads), torch.no_grad():
+            client.check_graphs(partition.graphs, self.settings)
             data = client.DATA.collate(partition, self.device)
             how = client.diffusion(params)
             if how is not None and getattr(client, "EMBEDS_VIEW", False):
