@@ -26,7 +26,13 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from fedgraph_flwr.core.config import RunSettings
-from fedgraph_flwr.core.data import DiffusionSpec, GraphSet, IntArray
+from fedgraph_flwr.core.data import (
+    DiffusionSpec,
+    GraphSet,
+    IntArray,
+    balanced_weights,
+    training_counts,
+)
 from fedgraph_flwr.core.errors import (
     ConfigError,
     DataError,
@@ -36,6 +42,7 @@ from fedgraph_flwr.core.errors import (
 )
 from fedgraph_flwr.core.seeding import derive_seed
 from fedgraph_flwr.core.wire import (
+    CLASS_WEIGHTS,
     KEEP_FROM,
     LAST_ROUND,
     NUM_EXAMPLES,
@@ -63,6 +70,7 @@ from .training import (
     optimizer_tensors,
     places,
     read_shared,
+    read_weights,
     to_arrays,
 )
 
@@ -216,6 +224,7 @@ class GraphClient(ClassicClient, Generic[P]):
         with self.hiding_failure():
             for number in range(count):
                 loss = self.epoch(number)
+            self._check_class_weights()
             return Parcel(metrics={TRAIN_LOSS: float(loss)})
         return Parcel()
 
@@ -367,6 +376,39 @@ class GraphClient(ClassicClient, Generic[P]):
     def trained_on(self) -> IntArray:
         """Positions of the graphs to train on, ascending: all training graphs."""
         return self.data.partition.train
+
+    @cached_property
+    def class_weights(self) -> Tensor | None:
+        """Weights of classes in the loss, (num_classes,); None if all weigh 1.
+
+        Of targets those of 0 and of 1, (2, num_tasks).
+
+        Raises
+        ------
+        WireError
+            The server sent none, or no weights.
+        """
+        kind = self.job.settings.class_weights
+        if kind == "none":
+            return None
+        counts = training_counts(self.data.partition)
+        found = balanced_weights(counts)
+        if kind == "federation":
+            sent = str(self.round.facts.get(CLASS_WEIGHTS, ""))
+            found = read_weights(sent, counts.shape)
+        dtype = torch.get_default_dtype()
+        return torch.tensor(found, dtype=dtype, device=self.job.device)
+
+    def _check_class_weights(self) -> None:
+        """Refuse a loss that has not read the weights that the run asks for."""
+        asked = self.job.settings.class_weights
+        if asked != "none" and "class_weights" not in vars(self):
+            raise ConfigError(
+                f"class-weights is {asked!r}, but the loss of method"
+                f" {self.job.settings.method!r} does not read it; leave class-weights"
+                " out of the run config, or let loss() of the client read"
+                " self.class_weights"
+            )
 
     def extra_state(self) -> dict[str, Tensor]:
         """Further tensors to keep; the next round finds them in ``stored``."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -183,13 +184,15 @@ def model_contrast(
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-def masked_bce(logits: Tensor, y: Tensor) -> Tensor:
+def masked_bce(logits: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
     """Mean binary cross-entropy over the observed labels of a batch; 0 if none is.
 
     Parameters
     ----------
     logits, y : tensors, shape (num_graphs, num_tasks)
         ``y`` is 0, 1 or NaN. A row of NaN changes nothing.
+    weights : tensor, shape (2, num_tasks), optional
+        What the terms of labels 0, and of labels 1, are multiplied with.
 
     Source
     ------
@@ -197,7 +200,10 @@ def masked_bce(logits: Tensor, y: Tensor) -> Tensor:
     graph weighs by its number of labels; with batches of one graph this is Eq. (9)
     to the letter.
     """
-    return _masked(logits, y, nn.functional.binary_cross_entropy_with_logits)
+    loss: Callable[..., Tensor] = nn.functional.binary_cross_entropy_with_logits
+    if weights is not None:
+        loss = partial(loss, weight=torch.where(y == 1, weights[1], weights[0]))
+    return _masked(logits, y, loss)
 
 
 def masked_l1(predicted: Tensor, y: Tensor) -> Tensor:

@@ -41,7 +41,8 @@ class MoonClient(ModelContrast[MoonParams], GraphClassifierClient[MoonParams]):
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Cross-entropy + mu * mean contrast (Eq. 3 and 4)."""
         z = self.model.represent(batch, generator)
-        loss = nn.functional.cross_entropy(self.model.readout(z), batch.y)
+        logits, weight = self.model.readout(z), self.class_weights
+        loss = nn.functional.cross_entropy(logits, batch.y, weight)
         return loss + self.params.mu * self.contrast(z, batch, TEMPERATURE)
 
     @override

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
@@ -17,6 +19,7 @@ from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import IntArray
 from fedgraph_flwr.core.errors import WireError
 from fedgraph_flwr.core.wire import NamedArrays
+from fedgraph_flwr.core.words import shortened
 
 from .graphs.batching import ClientData
 
@@ -196,6 +199,26 @@ def read_shared(
         raise WireError(
             f"client {client_id} received NaN or infinite entries in {', '.join(bad)};"
             " nobody can train from them"
+        )
+    return found
+
+
+def read_weights(text: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Read weights of classes that the server sent as JSON.
+
+    Raises
+    ------
+    WireError
+        They are no finite numbers >= 0 of this shape.
+    """
+    try:
+        found = np.array(json.loads(text), np.float64)
+    except (ValueError, TypeError, RecursionError):
+        found = np.full(shape, np.nan)
+    if found.shape != shape or not (np.isfinite(found) & (found >= 0)).all():
+        raise WireError(
+            f"got weights of classes {shortened(text)}, expected finite numbers >= 0 of"
+            f" shape {shape}; both ends must run the same version of fedgraph_flwr"
         )
     return found
 

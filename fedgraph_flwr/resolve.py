@@ -211,6 +211,17 @@ def _check_together(
             " and means of a site's graphs would be sent beside it; set tell-statistics"
             " to false in the run config, or compare sites in a run of its own before"
         )
+    if settings.class_weights != "none" and (why := params.NO_CLASS_WEIGHTS):
+        raise ConfigError(
+            f"class-weights must be 'none' for {name}, got {settings.class_weights!r}:"
+            f" {why}; leave class-weights out of the run config, or take another method"
+        )
+    if settings.class_weights == "federation" and privacy.update_clip > 0:
+        raise ConfigError(
+            "class-weights must not be 'federation' with noise on updates"
+            f" (privacy.update-clip {privacy.update_clip:g}): exact counts of labels"
+            " would be sent beside it; set class-weights to 'balanced'"
+        )
     params.check(privacy)
     if params.NEEDS_ALL and settings.is_sampled:
         raise ConfigError(

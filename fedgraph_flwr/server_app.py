@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from functools import cache
@@ -9,6 +10,7 @@ from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
@@ -31,6 +33,7 @@ from .agreement import (
 from .core.audit_log import FILE as AUDIT_LOG
 from .core.audit_log import AuditLog, config_hash
 from .core.config import RunSettings
+from .core.data import balanced_weights
 from .core.errors import ConfigError, RunFailedError, StorageError
 from .core.files import write_json, write_text
 from .core.flower_names import shorten_waits
@@ -186,6 +189,8 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
     check_same_data(settings, clients)
     if not is_resumed and resolved.method.task.has_classes:
         _find_rarest(resolved, strategy)
+    if not is_resumed and settings.class_weights == "federation":
+        strategy.class_weights = _weights_of_all(strategy)
     rarest, by_loss = strategy.rarest, "loss" if settings.csv_label_scale else ""
     folder.so_far.by = AVERAGE_PRECISION if rarest and rarest.chooses else by_loss
     check_same_plugins(resolved.plugin, clients)
@@ -233,6 +238,28 @@ def _find_rarest(resolved: Resolved, strategy: AbstractGraphStrategy) -> None:
             100 * found.share,
             100 * RARE,
         )
+
+
+def _weights_of_all(strategy: AbstractGraphStrategy) -> str:
+    """Weights of classes by the training labels of all clients, for the clients.
+
+    Raises
+    ------
+    ConfigError
+        Clients have different classes.
+    """
+    clients = [strategy.clients[c] for c in strategy.trainers()]
+    counts = [i.train_counts for i in clients]
+    if len({len(of) for of in counts}) > 1 or not counts[0]:
+        widths = {i.client: len(i.train_counts) for i in clients}
+        raise ConfigError(
+            "class-weights 'federation' needs the same classes at all clients, which"
+            f" count so many: {shortened(widths)}; set class-weights to 'balanced'"
+        )
+    total = np.sum(counts, axis=0, dtype=np.int64)
+    if clients[0].tasks:
+        total = total.reshape(2, -1)
+    return json.dumps(balanced_weights(total).tolist())
 
 
 def _tracking(folder: RunFolder) -> Tracking:

@@ -209,6 +209,7 @@ class AbstractGraphStrategy(Paper, Strategy):
             "last_rounds": {str(c): r for c, r in sorted(self.last_rounds.items())},
             "spent": {str(c): s for c, s in sorted(self.spent.items())},
             "rarest": self.rarest and vars(self.rarest),
+            "class_weights": self.class_weights,
         }
 
     def restore_frame(self, facts: Mapping[str, Any]) -> None:
@@ -222,6 +223,7 @@ class AbstractGraphStrategy(Paper, Strategy):
         self.last_rounds = {int(c): int(r) for c, r in facts["last_rounds"].items()}
         self.spent = {int(c): dict(s) for c, s in facts["spent"].items()}
         self.rarest = Rarest(**facts["rarest"]) if facts["rarest"] else None
+        self.class_weights = facts.get("class_weights", "")
 
     # Parts of a round ------------------------------------------------------------
 

@@ -123,7 +123,6 @@ def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:
     needed = {*_COUNTS, SPLIT_HASH, RAW_HASH}
     if missing := needed - counts.keys() - facts.keys():
         raise WireError(f"it lacks {sorted(missing)}")
-    by_class, trained = (_by_class(counts, p) for p in (CLASS_COUNT, TRAIN_COUNT))
     try:
         tasks = _NAMES.validate_json(str(facts.get("tasks", "[]")))
         ids = _IDS.validate_json(str(facts.get("task-ids", "[]")))
@@ -131,6 +130,8 @@ def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:
         raise WireError(f"its tasks are no lists: {shortened(str(error))}") from error
     if ids != sorted({*ids} & {*range(len(tasks))}):
         raise WireError(f"its task ids are {shortened(ids)}, expected ascending ones")
+    by_class = _by_class(counts, CLASS_COUNT, 1)
+    trained = _by_class(counts, TRAIN_COUNT, 2 if tasks else 1)
     texts = {name: visible(str(value)) for name, value in facts.items()}
     return ClientInfo(
         client=client,
@@ -158,10 +159,12 @@ def _check_declared(kind: Kind, name: str, value: Scalar) -> None:
         raise WireError(f"{name} is {shortened(value)}, expected {words}")
 
 
-def _by_class(counts: Mapping[str, int | float], prefix: str) -> tuple[int, ...]:
-    """Read counts by class; none if none were sent."""
+def _by_class(
+    counts: Mapping[str, int | float], prefix: str, labels: int
+) -> tuple[int, ...]:
+    """Read counts by class, or of each of the ``labels`` of targets; none if none."""
     found = {k for k in counts if k.startswith(prefix)}
-    expected = [f"{prefix}{k}" for k in range(int(counts["num-classes"]))]
+    expected = [f"{prefix}{k}" for k in range(labels * int(counts["num-classes"]))]
     if found and found != {*expected}:
         raise WireError(f"it counts the classes {shortened(sorted(found))}")
     return tuple(int(counts[k]) for k in expected) if found else ()

@@ -14,6 +14,7 @@ from fedgraph_flwr.core.network import Network
 from fedgraph_flwr.core.privacy_settings import PrivacySettings
 from fedgraph_flwr.core.wire import (
     BY_PRECISION,
+    CLASS_WEIGHTS,
     DATA_OF_ALL,
     LAST_ROUND,
     RAREST,
@@ -154,6 +155,7 @@ class Paper(ABC):
         self.compute_s: dict[int, float] = {}  # seconds of each client's last reply
         self.scores_elsewhere = False  # clients do, on the test sets of all
         self.rarest: Rarest | None = None  # class, where it is known
+        self.class_weights = ""  # of all clients, as JSON; "" if no loss reads them
         self.phase = Phase.TRAINING  # of the exchange that is under way
         self._began_at = 0.0
         self._clock_s = 0.0  # Unix time when the round began, less monotonic time
@@ -216,6 +218,8 @@ class Paper(ABC):
             facts[DATA_OF_ALL] = hash_federation(everyone)
         if self.rarest is not None:
             facts |= {RAREST: self.rarest.number, BY_PRECISION: self.rarest.chooses}
+        if self.class_weights:
+            facts[CLASS_WEIGHTS] = self.class_weights
         return facts | with_prefix(SPENT, self.spent.get(client, {}))
 
     def remarks(self) -> dict[str, Any]:

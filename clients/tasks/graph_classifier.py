@@ -49,8 +49,9 @@ class GraphClassifierClient(GraphClient[P]):
 
     @override
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Mean cross-entropy of the batch."""
-        return nn.functional.cross_entropy(self.model(batch, generator), batch.y)
+        """Mean cross-entropy of the batch, weighted by classes if the run says so."""
+        logits, weight = self.model(batch, generator), self.class_weights
+        return nn.functional.cross_entropy(logits, batch.y, weight)
 
     @override
     def scores(self, point: str) -> Parcel:

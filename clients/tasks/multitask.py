@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import cached_property
+from functools import cached_property, partial
 from logging import WARNING
 from typing import ClassVar
 
@@ -61,8 +61,13 @@ class MultiTaskClient(GraphClient[P]):
         return not self.job.learning.larger_is_better
 
     def loss_function(self) -> Loss:
-        """Mean over observed labels: cross-entropy, or absolute errors of numbers."""
-        return masked_l1 if self.is_regression else masked_bce
+        """Mean over observed labels: cross-entropy, or absolute errors of numbers.
+
+        Cross-entropy is weighted by classes if the run says so.
+        """
+        if self.is_regression:
+            return masked_l1
+        return partial(masked_bce, weights=self.class_weights)
 
     @override
     def trained_on(self) -> IntArray:
@@ -109,7 +114,7 @@ class MultiTaskClient(GraphClient[P]):
         partition, num_val = self.data.partition, self.data.num_val
         predicted = partition.in_units(logits.numpy())
         labels = partition.graphs.y[partition.held_out]
-        loss = self.loss_function()
+        loss = masked_l1 if self.is_regression else masked_bce
         metrics: Metrics = {}
         for split, rows in (("val", slice(num_val)), ("test", slice(num_val, None))):
             at = evaluation_key(split, point, "")

@@ -60,8 +60,8 @@ class NodeClassifierClient(GraphClient[P]):
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Mean cross-entropy over the training nodes of ``batch``, a WholeGraph."""
-        logits = self.logits(generator)[batch.train]
-        return nn.functional.cross_entropy(logits, batch.y[batch.train])
+        logits, y = self.logits(generator)[batch.train], batch.y[batch.train]
+        return nn.functional.cross_entropy(logits, y, self.class_weights)
 
     @override
     def epoch(self, number: int) -> Tensor:

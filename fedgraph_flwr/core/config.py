@@ -66,6 +66,7 @@ class Settings:
     ``RUN`` of a method's table: what the paper sets shared settings to, where these
     are ``"auto"``. ``NEEDS_ALL``: why it cannot do with some of the clients in a round;
     "" where it can. ``ADVICE``: how to choose what is ``"auto"`` and not published.
+    ``NO_CLASS_WEIGHTS``: why its loss knows no weights of classes; "" where it does.
     ``TAKES_WEIGHTS``: its encoders take weights of edges, and its clients draw noisy
     views themselves. ``FIELDS``: what its clients' replies hold beside models.
     """
@@ -74,6 +75,7 @@ class Settings:
     RUN: ClassVar[Mapping[str, Value]] = {}
     NEEDS_ALL: ClassVar[str] = ""
     ADVICE: ClassVar[str] = ""
+    NO_CLASS_WEIGHTS: ClassVar[str] = ""
     TAKES_WEIGHTS: ClassVar[bool] = False
     FIELDS: ClassVar[tuple[MessageField, ...]] = ()
 
@@ -356,6 +358,9 @@ class RunSettings(Settings):
     """Number of convolutions."""
     dropout: float = number("auto", 0, 1, high_open=True, auto=True)
     """Dropout probability."""
+    class_weights: str = choice("none", "none", "balanced", "federation")
+    """Loss weighs classes by n / (C n_c): counts of own training labels (`balanced`),
+    or of all clients' (`federation`)."""
     shared_group: str = choice("auto", "convs", "all", auto=True)
     """Tensors that travel: `all`, or the convolutions, as clients with different
     features need."""

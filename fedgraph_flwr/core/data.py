@@ -408,6 +408,36 @@ def earth_mover_distance(class_counts: IntArray) -> float:
     return float(np.abs(counts - sizes * shares).sum() / total)
 
 
+def training_counts(partition: GraphPartition) -> IntArray:
+    """Count a client's training labels: (num_classes,), or (2, num_tasks) of 0 and 1.
+
+    Missing labels do not count.
+    """
+    graphs = partition.graphs
+    y = graphs.y[partition.train]
+    if graphs.has_tasks:
+        return np.stack([(y == label).sum(axis=0) for label in (0, 1)])
+    return np.bincount(y[y >= 0], minlength=graphs.num_classes)
+
+
+def balanced_weights(counts: ArrayLike) -> NDArray[np.float64]:
+    """Weights n / (C n_c), with which all C classes weigh alike.
+
+    A class without labels has weight 1. Else as
+    ``sklearn.utils.class_weight.compute_class_weight("balanced", ...)``.
+
+    Parameters
+    ----------
+    counts : int array, shape (C,) or (C, num_tasks)
+        Labels of each class.
+    """
+    given = np.asarray(counts, np.float64)
+    total, some = np.broadcast_to(given.sum(axis=0), given.shape), given > 0
+    ones: NDArray[np.float64] = np.ones_like(given)
+    np.divide(total, len(given) * given, out=ones, where=some)
+    return ones
+
+
 TELLS = "statistics"  # name of the fact at roll call
 _MOST_COUNTS, MOST_TARGETS = 50, 15  # a fact of the roll call is a short text
 _Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**53)]

@@ -249,6 +249,20 @@ class Task:
                 )
 
 
+_Require = Mapping[str, tuple[Callable[[RunSettings], bool], str]]
+_HOLDS_OUT: _Require = {
+    "held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,")
+}
+_NO_CLASSES: _Require = {
+    "class-weights": (
+        lambda s: s.class_weights == "none",
+        "'none', as no class is learned,",
+    )
+}
+_OF_TARGETS: _Require = {
+    **_HOLDS_OUT,
+    "shared-group": (lambda s: s.shared_group == "all", "'all'"),
+}
 GRAPH_CLASSIFICATION = Task(
     name="graph classification",
     key="graph-classification",
@@ -257,9 +271,7 @@ GRAPH_CLASSIFICATION = Task(
     headline="test",
     rules=("final", "best_val", "best_snapshot"),
     also=_OF_CLASSES,
-    require={
-        "held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,"),
-    },
+    require=_HOLDS_OUT,
 )
 GRAPH_EMBEDDING = Task(
     name="unsupervised graph embedding",
@@ -271,6 +283,7 @@ GRAPH_EMBEDDING = Task(
     settings=EmbeddingSettings,
     automatic={**_NEVER_EARLY, "evaluate-every": 1},
     require={
+        **_NO_CLASSES,
         "held-out": (lambda s: s.held_out == 0, "0, as no label is learned from,"),
         "patience": (lambda s: s.patience == 0, "0, as nothing is held out,"),
         "evaluate-every": (
@@ -305,10 +318,7 @@ MULTI_TASK_REGRESSION = Task(
     settings=MultiTaskSettings,
     labels=("regression",),
     also=("rmse", "mae" + OF_MEAN, "rmse" + OF_MEAN),
-    require={
-        "held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,"),
-        "shared-group": (lambda s: s.shared_group == "all", "'all'"),
-    },
+    require={**_OF_TARGETS, **_NO_CLASSES},
 )
 MULTI_TASK_CLASSIFICATION = replace(
     MULTI_TASK_REGRESSION,
@@ -317,6 +327,7 @@ MULTI_TASK_CLASSIFICATION = replace(
     larger_is_better=True,
     labels=("binary",),
     also=(AVERAGE_PRECISION,),
+    require=_OF_TARGETS,
     regression=MULTI_TASK_REGRESSION,
 )
 NODE_CLASSIFICATION = Task(
@@ -332,7 +343,7 @@ NODE_CLASSIFICATION = Task(
     automatic={"patience": 20, "min-rounds": 50},
     labels=("nodes",),
     takes_edge_noise=False,  # one noisy matrix of all pairs of nodes would not fit
-    require={"held-out": (lambda s: s.held_out > 0, "> 0, to validate and test,")},
+    require=_HOLDS_OUT,
 )
 TASKS = (
     GRAPH_CLASSIFICATION,

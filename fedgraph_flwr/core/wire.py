@@ -45,6 +45,7 @@ WEIGHTS_HASH = "weights-sha256"
 # In one or the other.
 CLASS_COUNT = "class-count/"  # and a class: its graphs, told at roll call
 TRAIN_COUNT = "train-count/"  # and a class: of them, those that train
+CLASS_WEIGHTS = "class-weights"  # of all clients' training labels, as JSON
 RAREST = "rarest-class"  # of all clients' training labels, as the server found out
 BY_PRECISION = "by-precision"  # whether rounds are chosen by average precision
 TOLD = "told/"  # and a name: a fact that a client's method adds at roll call

@@ -35,6 +35,7 @@ class AdaFGLParams(Settings):
     """Parameters of AdaFGL."""
 
     TABLE = "adafgl"
+    NO_CLASS_WEIGHTS = "its branches have losses of their own"
 
     federated_rounds: int = integer(100, 1, 999_999)
     """R_1, rounds of averaging. Then clients train alone."""

@@ -26,6 +26,7 @@ from ..core.data import (
     hash_federation,
     hash_split,
     measure,
+    training_counts,
 )
 from ..core.errors import ConfigError, DataError
 from ..core.wire import (
@@ -222,12 +223,15 @@ def introduce(
     if partition.tasks:
         tasks["tasks"] = json.dumps(partition.tasks)
         tasks["task-ids"] = json.dumps(partition.owned_tasks)
+    weighs = settings.class_weights == "federation" and kind == "binary"
     is_classified = resolved.method.task.has_classes and not graphs.has_tasks
     if policy.pooled_evaluation and not (graphs.has_tasks or resolved.privacy.is_on):
-        by_class = _count(CLASS_COUNT, graphs.y, graphs.num_classes)
+        known = graphs.y[graphs.y >= 0]
+        counts = np.bincount(known, minlength=graphs.num_classes)
+        by_class = _count(CLASS_COUNT, counts)
     # Scores tell about as much; noise on updates hides labels.
-    if is_classified and not resolved.privacy.update_clip:
-        by_class |= _count(TRAIN_COUNT, graphs.y[partition.train], graphs.num_classes)
+    if weighs or (is_classified and not resolved.privacy.update_clip):
+        by_class |= _count(TRAIN_COUNT, training_counts(partition))
     return Parcel(
         metrics={
             **by_class,
@@ -249,10 +253,9 @@ def introduce(
     )
 
 
-def _count(prefix: str, y: IntArray, num_classes: int) -> dict[str, int]:
-    """Count labels by class; a node may have none."""
-    counts = np.bincount(y[y >= 0], minlength=num_classes)
-    return {f"{prefix}{k}": int(n) for k, n in enumerate(counts)}
+def _count(prefix: str, counts: IntArray) -> dict[str, int]:
+    """Name counts by class; of targets those of 0, then those of 1."""
+    return {f"{prefix}{k}": int(n) for k, n in enumerate(counts.ravel())}
 
 
 def own_name(node: NodeConfig) -> dict[str, Scalar]:

@@ -156,6 +156,13 @@ class Policy(Settings):
                         "switch that off, or set method to another",
                     )
         settings = resolved.settings
+        if settings.class_weights == "federation" and not self.scores:
+            raise _forbidden(
+                "class-weights 'federation', for which each client tells its training"
+                " labels by class",
+                "scores",
+                "set class-weights to 'balanced' or 'none'",
+            )
         may_count = self.scores or self.pooled_evaluation
         if datasets.tells_class_sizes(settings) and not may_count:
             raise _forbidden(
