@@ -11,6 +11,7 @@ from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.errors import ConfigError, unknown_name
 from fedgraph_flwr.core.plugins import is_plugin, load
 from fedgraph_flwr.core.rules import Value, shown
+from fedgraph_flwr.core.tasks import OF_EDGES
 
 from .molecules import FEATURES as ATOM_FEATURES
 from .molecules import SMILES_CSV
@@ -282,13 +283,14 @@ def is_users(settings: RunSettings) -> bool:
 
 def list_unread(settings: RunSettings) -> list[str]:
     """Name run-config keys that mean nothing for this data set and partition."""
-    of_csv, kind = _CSV_KEYS.get(settings.dataset, ()), label_kind(settings)
+    of_csv, info = _CSV_KEYS.get(settings.dataset, ()), find_dataset(settings.dataset)
     is_unread = {
         **{key: key not in of_csv for key in _CSV_KEYS[SMILES_CSV]},
-        "batch-size": kind == "nodes",  # an epoch on one graph is one step
+        "batch-size": info.kind == "nodes",  # an epoch on one graph is one step
         "data-dir": settings.dataset in (SYNTHETIC, PLANTED),
         "dirichlet-alpha": settings.partition not in _BY_ALPHA,
         "dominance": settings.partition != "dominance",
+        "negatives": label_kind(settings) != "links",
     }
     return [key for key, holds in is_unread.items() if holds]
 
@@ -333,5 +335,11 @@ def has_schema(settings: RunSettings) -> bool:
 
 
 def label_kind(settings: RunSettings) -> str:
-    """Say what is known of a graph: "classes", "binary", "regression" or "nodes"."""
-    return find_dataset(settings.dataset).kind or settings.csv_label_kind
+    """Say what is learned of a graph: a key of ``LABEL_KINDS``."""
+    return kind_of(find_dataset(settings.dataset), settings.csv_label_kind, settings.task)
+
+
+def kind_of(info: DatasetInfo, csv_kind: str, task: str) -> str:
+    """Say what is learned of a graph of a data set, in a task by its key."""
+    kind = info.kind or csv_kind
+    return OF_EDGES.get(task, kind) if kind == "nodes" else kind

@@ -28,6 +28,7 @@ from .catalog import (
     is_one_set,
     label_kind,
 )
+from .edge_items import edge_items
 from .molecules import SMILES_CSV, warn_once
 from .node_clients import node_client, planted_client
 from .own.load import client_folder, own_graph_client, own_graphs_client
@@ -149,7 +150,8 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
             f" {settings.num_clients}, got {client_id}; start as many nodes as"
             " num-clients says"
         )
-    return add_noise(scaled(_load(info, settings, client_id), settings), settings)
+    loaded = edge_items(_load(info, settings, client_id), settings)
+    return add_noise(scaled(loaded, settings), settings)
 
 
 def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPartition:
@@ -250,10 +252,10 @@ def check_settings(settings: RunSettings) -> None:
     """
     info = find_dataset(settings.dataset)
     _check_fit(info, settings)
-    has_classes = label_kind(settings) in ("classes", "nodes")
+    has_classes = label_kind(settings) not in ("binary", "regression")
     if settings.task_masks != ALL_TASKS and has_classes:
         raise ConfigError(
-            f"task-masks must be {ALL_TASKS!r} where graphs or nodes have one class, as"
+            f"task-masks must be {ALL_TASKS!r} where items have one class, as"
             f" in dataset {settings.dataset!r}, got {settings.task_masks!r}; set"
             " task-masks in the run config, or dataset to one with several labels"
         )

@@ -14,6 +14,7 @@ from .core.rules import MOST_ROUNDS
 from .core.tasks import (
     AVERAGE_PRECISION,
     CLASS_SCORES,
+    LINK_SCORES,
     NO_SCORE,
     OF_COMMONEST,
     OF_MEAN,
@@ -62,7 +63,7 @@ _SCORES = (  # names of metrics, and their ranges
     (f"ari{_TRANSFORMED}", -1.0, 1.0),
     ("(?:probe|svm)-accuracy", 0.0, 1.0),
     (f"(?:accuracy|roc-auc){ON_ALL}", 0.0, 1.0),
-    (f"(?:{'|'.join(CLASS_SCORES)}|accuracy{OF_COMMONEST})", 0.0, 1.0),
+    (f"(?:{'|'.join([*CLASS_SCORES, *LINK_SCORES])}|accuracy{OF_COMMONEST})", 0.0, 1.0),
     (f"mae{ON_ALL}", 0.0, LARGEST),
     (f"(?:roc-auc|{AVERAGE_PRECISION}){_OVER_TASKS}", 0.0, 1.0),
     (f"(?:mae|rmse)(?:{OF_MEAN})?{_OVER_TASKS}", 0.0, LARGEST),

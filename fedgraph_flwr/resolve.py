@@ -191,10 +191,10 @@ def _method_on_data(
     row = find_method(str(run_config["method"]))
     info = datasets.find_dataset(str(run_config["dataset"]))
     given = str(run_config["csv-label-kind"])
-    kind = info.kind or (
-        given if given != AUTO else str(info.automatic["csv-label-kind"])
-    )
-    return on_data(row, kind, str(run_config.get("task", AUTO))), info, kind
+    csv_kind = given if given != AUTO else str(info.automatic["csv-label-kind"])
+    task = str(run_config.get("task", AUTO))
+    kind = datasets.kind_of(info, csv_kind, task)
+    return on_data(row, kind, task), info, kind
 
 
 def _check_together(

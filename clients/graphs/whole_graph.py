@@ -46,6 +46,7 @@ class WholeGraph(NodeStructure):
     ----------
     features : float32 tensor or SparseRows, shape (num_nodes, num_features)
     y : int64 tensor, shape (num_nodes,)
+        Where edges are learned, as ``GraphSet`` has it.
     adjacency : sparse CSR tensor, shape (num_nodes, num_nodes)
         A; symmetric.
     normalized : sparse CSR tensor, shape (num_nodes, num_nodes)
@@ -58,6 +59,8 @@ class WholeGraph(NodeStructure):
         As ``Batch`` has it.
     edge_attr, edge_weight : tensor, optional
         As ``Batch`` has them.
+    pairs, item_edge : int64 tensor, optional
+        Where edges are learned, as ``GraphSet`` has them.
     """
 
     features: Tensor | SparseRows
@@ -71,11 +74,13 @@ class WholeGraph(NodeStructure):
     edge_index: Tensor
     edge_attr: Tensor | None = None
     edge_weight: Tensor | None = None
+    pairs: Tensor | None = None
+    item_edge: Tensor | None = None
 
     @property
     def num_nodes(self) -> int:
         """Number of nodes."""
-        return len(self.y)
+        return self.adjacency.shape[0]
 
     @cached_property
     def x(self) -> Tensor:
@@ -107,7 +112,7 @@ class NodeData(ClientData):
         max_nodes: int = 200_000,
     ) -> Self:
         graphs = CollatedGraphs(partition.graphs, device)
-        num_nodes = len(graphs.y)
+        num_nodes = partition.graphs.num_nodes
         x, edges = graphs.x, partition.graphs.edge_index
         if x.dim() == 1:
             x = torch.nn.functional.one_hot(x, partition.graphs.num_features)
@@ -125,6 +130,11 @@ class NodeData(ClientData):
             test=send(partition.test, device),
             edge_index=graphs.edge_index.long(),
             **graphs.of_edges,
+            **{
+                name: send(array, device)
+                for name in ("pairs", "item_edge")
+                if (array := getattr(partition.graphs, name)) is not None
+            },
         )
         return cls(
             partition=partition,

@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.core.data import GraphPartition, IntArray
 from fedgraph_flwr.core.errors import DataError
-from fedgraph_flwr.core.tasks import AVERAGE_PRECISION, OF_COMMONEST, ONE_CLASS
+from fedgraph_flwr.core.tasks import (
+    AVERAGE_PRECISION,
+    HITS,
+    OF_COMMONEST,
+    ONE_CLASS,
+)
 from fedgraph_flwr.core.wire import (
     BY_PRECISION,
     RAREST,
@@ -181,6 +186,29 @@ def _per_task(
             p, t = predicted[observed, task], y[observed, task]
             found[task] = score(p.astype(np.float64), t.astype(np.float64))
     return TaskScores(found)
+
+
+def link_scores(scores: Array, y: Array) -> dict[str, float]:
+    """Ranks of hidden links: mean reciprocal rank, and shares among the first few.
+
+    Parameters
+    ----------
+    scores, y : float arrays, shape (num_items, 1)
+        Each link, whose ``y`` is 1, stands before the same number of other pairs. Its
+        rank among these counts a tie by one half.
+
+    Returns
+    -------
+    dict of str to float
+        ``mrr``, and ``hits-<k>`` for each of ``HITS``; empty without a link.
+    """
+    if not len(y):
+        return {}
+    by_link = scores.astype(np.float64).reshape(int(y.sum()), -1)
+    ours, others = by_link[:, :1], by_link[:, 1:]
+    rank = 1 + (others > ours).sum(axis=1) + (others == ours).sum(axis=1) / 2
+    hits = {f"hits-{k}": float((rank <= k).mean()) for k in HITS}
+    return {"mrr": float((1 / rank).mean()), **hits}
 
 
 def _log_odds(logits: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -217,6 +217,8 @@ class RunSettings(Settings):
         "graph-embedding",
         "multi-task",
         "node-classification",
+        "edge-classification",
+        "link-prediction",
         auto=True,
     )
     """What to learn. `auto`: the method's first task that fits the data."""
@@ -326,6 +328,9 @@ class RunSettings(Settings):
     `logD=2.4:1.4,IC50=690000:1500000`."""
     csv_bad_rows: str = choice("skip", "skip", "refuse")
     """Own data: leave out a row that cannot be used, or stop."""
+    negatives: int = integer(20, 1, 10_000)
+    """`link-prediction`: pairs without an edge beside which each hidden link is
+    ranked."""
     tell_statistics: bool = flag(False)
     """Clients send counts and means of their graphs before round 1."""
     seed: int = integer(10, 0, 2**31 - 1)

@@ -21,8 +21,9 @@ IntArray: TypeAlias = NDArray[np.int64]
 Scale: TypeAlias = tuple[float, float]  # what is subtracted, then divided by
 SPLITS = ("train", "val", "test")
 # arrays of a GraphSet that it may have, a row for each edge, or for each graph
-_OF_EDGES = ("edge_attr", "edge_weight", "edge_time")
+_OF_EDGES = ("edge_attr", "edge_weight", "edge_time", "edge_y")
 _OF_GRAPHS = ("time", "graph_x")
+_OF_ITEMS = ("pairs", "item_edge")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,8 @@ class GraphSet:
     y : int64 array (num_graphs,), or float32 array (num_graphs, num_tasks)
         Class of each graph, in ``range(num_classes)``; or its label for each task, NaN
         where that is missing. Where nodes are classified the set is one graph, and y
-        has the class of each node, int64, shape (num_nodes,).
+        has the class of each node, int64, shape (num_nodes,); where edges are learned,
+        a row for each of ``pairs``.
     num_features, num_classes : int
         With labels for tasks, ``num_classes`` is the number of tasks: either way, how
         many outputs a model has.
@@ -62,8 +64,16 @@ class GraphSet:
         When the edge came about, in any unit.
     time : float64 array, optional
         The same of each item of ``y``.
+    edge_y : int64 array, shape (num_edges,), optional
+        Class of each edge, -1 where it is not known.
+    edge_classes : list of str
+        Name of each of these classes.
     graph_x : float32 array, shape (num_graphs, num_graph_features), optional
         Features of whole graphs.
+    pairs : int64 array, shape (2, num_items), optional
+        Nodes of what is predicted, where edges are learned.
+    item_edge : int64 array, shape (num_items,), optional
+        Column of ``edge_index`` of each pair, where it is an edge.
     num_edge_features : int
         Width of edge features; 0 without any.
     raw_sha256 : str
@@ -91,7 +101,11 @@ class GraphSet:
     edge_weight: NDArray[np.float32] | None = None
     edge_time: NDArray[np.float64] | None = None
     time: NDArray[np.float64] | None = None
+    edge_y: IntArray | None = None
+    edge_classes: list[str] = field(default_factory=list)
     graph_x: NDArray[np.float32] | None = None
+    pairs: IntArray | None = None
+    item_edge: IntArray | None = None
     num_edge_features: int = 0
     raw_sha256: str = ""
     columns: str = ""
@@ -149,6 +163,18 @@ class GraphSet:
             edge_attr=None,
             edge_weight=None,
             edge_time=None,
+            edge_y=None,
+        )
+
+    def take_edges(self, edges: IntArray) -> GraphSet:
+        """Keep the edges at these positions, ascending, and all nodes."""
+        graph = np.repeat(np.arange(len(self)), np.diff(self.edge_ptr))
+        count = np.bincount(graph[edges], minlength=len(self))
+        return replace(
+            self,
+            edge_index=np.ascontiguousarray(self.edge_index[:, edges]),
+            edge_ptr=pointer(count),
+            **self._cut(_OF_EDGES, edges),
         )
 
     def take(self, graph_ids: IntArray) -> GraphSet:
@@ -369,7 +395,7 @@ def hash_data(partition: GraphPartition) -> str:
         digest.update(np.ascontiguousarray(array).data)
     digest.update(f"/{graphs.y.shape}".encode())
     digest.update(np.ascontiguousarray(graphs.y).data)
-    for name in (*_OF_EDGES, *_OF_GRAPHS):
+    for name in (*_OF_EDGES, *_OF_GRAPHS, *_OF_ITEMS):
         array = getattr(graphs, name)
         if array is not None:
             digest.update(f"/{name}{array.dtype.str}{array.shape}".encode())
@@ -531,7 +557,8 @@ def _rounded(values: np.ndarray, of: Any) -> float:
 
 def _homophily(partition: GraphPartition) -> float:
     graphs = partition.graphs
-    if graphs.has_tasks or len(graphs.y) != graphs.num_nodes or len(graphs) > 1:
+    is_of_nodes = graphs.pairs is None and len(graphs.y) == graphs.num_nodes
+    if graphs.has_tasks or not is_of_nodes or len(graphs) > 1:
         return math.nan
     source, target = (np.asarray(graphs.y)[end] for end in graphs.edge_index)
     known = (source >= 0) & (target >= 0)

@@ -14,7 +14,9 @@ from typing import Any
 from .config import Settings
 from .errors import ConfigError
 from .tasks import (
+    EDGE_CLASSIFICATION,
     GRAPH_CLASSIFICATION,
+    LINK_PREDICTION,
     MULTI_TASK_CLASSIFICATION,
     NODE_CLASSIFICATION,
     Task,
@@ -29,6 +31,8 @@ PLAIN: Mapping[Task, Client] = {
     GRAPH_CLASSIFICATION: "clients.tasks.graph_classifier:GraphClassifierClient",
     MULTI_TASK_CLASSIFICATION: "clients.multitask_gnn:MultiTaskGNNClient",
     NODE_CLASSIFICATION: "clients.tasks.node_classifier:NodeClassifierClient",
+    EDGE_CLASSIFICATION: "clients.tasks.edge_learner:EdgeClassifierClient",
+    LINK_PREDICTION: "clients.tasks.edge_learner:LinkPredictorClient",
 }
 
 

@@ -22,11 +22,15 @@ LABEL_KINDS = {
     "binary": "yes/no labels per graph",
     "regression": "numbers to predict per graph",
     "nodes": "one class per node of a graph",
+    "edges": "one class per edge of a graph",
+    "links": "edges of a graph, some of them hidden",
 }
 _NEVER_EARLY: Mapping[str, Value] = {"patience": 0, "min-rounds": 0}
 NO_SCORE = "no-score-task-"  # and its number: metric where labels allow no score
 BY_TASK = "-task-"  # and its number, after an error's name: of one task alone
 AVERAGE_PRECISION = "average-precision"
+HITS = (1, 3, 10)  # ranks of a hidden link that count as a hit
+LINK_SCORES = "mrr", *(f"hits-{k}" for k in HITS)
 OF_COMMONEST = "-of-commonest"  # after accuracy: of predicting the commonest class
 ONE_CLASS = "one-class"  # metric where all test items are predicted to be this class
 CLASS_SCORES = {  # beside accuracy, from 0 to 1, and how tables call them
@@ -345,10 +349,29 @@ NODE_CLASSIFICATION = Task(
     takes_edge_noise=False,  # one noisy matrix of all pairs of nodes would not fit
     require=_HOLDS_OUT,
 )
+EDGE_CLASSIFICATION = replace(
+    NODE_CLASSIFICATION,
+    name="edge classification",
+    key="edge-classification",
+    labels=("edges",),
+    automatic={**NODE_CLASSIFICATION.automatic, "encoder": "gatv2"},
+)
+LINK_PREDICTION = replace(
+    EDGE_CLASSIFICATION,
+    name="link prediction",
+    key="link-prediction",
+    metric="roc-auc",
+    labels=("links",),
+    also=(AVERAGE_PRECISION, *LINK_SCORES),
+)
+# What is learned of a graph's edges, in data that know the classes of its nodes.
+OF_EDGES = {task.key: task.labels[0] for task in (EDGE_CLASSIFICATION, LINK_PREDICTION)}
 TASKS = (
     GRAPH_CLASSIFICATION,
     GRAPH_EMBEDDING,
     MULTI_TASK_CLASSIFICATION,
     MULTI_TASK_REGRESSION,
     NODE_CLASSIFICATION,
+    EDGE_CLASSIFICATION,
+    LINK_PREDICTION,
 )

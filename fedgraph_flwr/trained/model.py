@@ -85,7 +85,7 @@ class Predictions:
     @property
     def is_of_classes(self) -> bool:
         """Whether each item is predicted to be of one class."""
-        return self.kind in ("classes", "nodes")
+        return self.kind in ("classes", "nodes", "edges")
 
     @property
     def sought(self) -> int:

@@ -1,0 +1,123 @@
+"""Clients that learn of the edges of one graph, trained on all of it at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from fedgraph_flwr.core.tasks import AVERAGE_PRECISION
+from fedgraph_flwr.core.wire import Parcel, count_key, evaluation_key
+
+from ..base import Metrics
+from ..graphs.batching import ClientData
+from ..graphs.whole_graph import NodeData
+from ..job import ModelSpec, P
+from ..models.edge_gnn import EdgeGNN
+from .node_classifier import NodeClassifierClient
+from .scores import average_precision, link_scores, roc_auc
+
+
+class EdgeClassifierClient(NodeClassifierClient[P]):
+    """Cross-entropy and accuracy of classes of edges; one step is one local epoch.
+
+    The model sees both ends of an edge, by an encoder of nodes, and the edge's own
+    features.
+    """
+
+    READS_EDGES = True
+    model: EdgeGNN  # type: ignore[assignment]
+
+    @override
+    @classmethod
+    def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
+        return EdgeGNN.of(spec, with_features=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkData(NodeData):
+    """A partition with its graph, without the hidden links."""
+
+    @cached_property
+    def joined(self) -> Tensor:
+        """Training links as source * num_nodes + target, ascending; both directions
+        of an undirected one."""
+        graph = self.whole
+        source, target = graph.pairs[:, graph.train]  # type: ignore[index]
+        key = source * graph.num_nodes + target
+        if self.partition.graphs.is_undirected:
+            key = torch.cat([key, target * graph.num_nodes + source])
+        return torch.unique(key)
+
+
+class LinkPredictorClient(EdgeClassifierClient[P]):
+    """Tells links from other pairs; hidden links are ranked among others.
+
+    Each training link stands beside a pair with its source and another target, drawn
+    uniformly in every step. A drawn pair that is a training link, or one node twice,
+    does not count.
+    """
+
+    DATA: ClassVar[type[ClientData]] = LinkData
+    data: LinkData
+
+    @override
+    @classmethod
+    def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
+        return EdgeGNN.of(spec, with_features=False)
+
+    @override
+    @classmethod
+    def predict(cls, model: nn.Module, data: NodeData, params: P) -> Tensor:
+        pairs = data.whole.pairs
+        assert pairs is not None
+        return model(data.whole, None, pairs[:, data.held_out])  # type: ignore[no-any-return]
+
+    @override
+    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
+        """Mean binary cross-entropy over training links and as many other pairs."""
+        links, joined = batch.pairs[:, batch.train], self.data.joined
+        size = batch.num_nodes
+        target = torch.randint(
+            size, links[0].shape, generator=generator, device=links.device
+        )
+        key = links[0] * size + target
+        at = torch.searchsorted(joined, key).clamp(max=len(joined) - 1)
+        counts = (joined[at] != key) & (target != links[0])
+        others = torch.stack([links[0], target])[:, counts]
+        logits = self.model(batch, generator, torch.cat([links, others], 1))[:, 0]
+        y = torch.zeros_like(logits)
+        y[: links.shape[1]] = 1
+        return nn.functional.binary_cross_entropy_with_logits(logits, y)
+
+    @override
+    @torch.no_grad()
+    def scores(self, point: str) -> Parcel:
+        """ROC-AUC, average precision and ranks of validation and test links."""
+        partition = self.data.partition
+        logits = self.predict(self.model, self.data, self.params).cpu()
+        labels = partition.graphs.y[partition.held_out]
+        found: Metrics = {}
+        for split, rows in (
+            ("val", slice(len(partition.val))),
+            ("test", slice(len(partition.val), None)),
+        ):
+            mine, y = logits[rows], labels[rows]
+            found[count_key(split)] = len(y)
+            loss = nn.functional.binary_cross_entropy_with_logits
+            beside = {
+                "roc-auc": roc_auc(mine.numpy(), y).mean,
+                AVERAGE_PRECISION: average_precision(mine.numpy(), y).mean,
+                "loss": float(loss(mine, torch.from_numpy(np.array(y)))),
+                **link_scores(mine.numpy(), y),
+            }
+            found |= {
+                evaluation_key(split, point, name): value
+                for name, value in beside.items()
+            }
+        return Parcel(metrics=found)
