@@ -336,7 +336,9 @@ def has_schema(settings: RunSettings) -> bool:
 
 def label_kind(settings: RunSettings) -> str:
     """Say what is learned of a graph: a key of ``LABEL_KINDS``."""
-    return kind_of(find_dataset(settings.dataset), settings.csv_label_kind, settings.task)
+    return kind_of(
+        find_dataset(settings.dataset), settings.csv_label_kind, settings.task
+    )
 
 
 def kind_of(info: DatasetInfo, csv_kind: str, task: str) -> str:

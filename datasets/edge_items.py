@@ -16,6 +16,7 @@ from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 
 from .catalog import label_kind
 from .node_clients import TEST, TRAIN, VAL, draw_roles, with_roles
+from .tabular.encode import NO_ROLE
 
 LINK = "link"  # name of the one target of link prediction
 
@@ -46,7 +47,7 @@ def edge_items(partition: GraphPartition, settings: RunSettings) -> GraphPartiti
 def classified_edges(
     partition: GraphPartition, settings: RunSettings
 ) -> GraphPartition:
-    """Data whose items are the edges that have a class.
+    """Make the edges that have a class the items.
 
     An undirected edge is one item. All edges pass messages; with ``split`` "time" those
     after the newest edge to train on do not while training, and those after the newest
@@ -79,14 +80,14 @@ def classified_edges(
 
 
 def hidden_links(partition: GraphPartition, settings: RunSettings) -> GraphPartition:
-    """Data whose items are links: training ones, and hidden ones among other pairs.
+    """Make links the items: training ones, and hidden ones among other pairs.
 
     A link is a pair of nodes that one or more edges join, whatever their direction if
     the graph is undirected; edges from a node to itself are none. Its time is that of
     its first edge. Hidden links have no edge in ``graphs``. After each of them stand
     ``negatives`` pairs that no edge joins, with its source and another target, drawn
-    uniformly from ``split-seed``. A source that is joined to all nodes has none, and
-    its links stay in training.
+    uniformly from ``split-seed``; of an undirected link either end may be the source. A
+    source that is joined to all nodes has none: its hidden links are left out.
     """
     graphs, seed = partition.graphs, settings.split_seed
     source, target = graphs.edge_index.astype(np.int64)
@@ -102,15 +103,17 @@ def hidden_links(partition: GraphPartition, settings: RunSettings) -> GraphParti
     first = order[first[links >= 0]]
     links = links[links >= 0]
     roles = _roles(graphs, first, partition.client_id, settings)
-    joined = np.unique(np.concatenate([links, links % size * size + links // size]))
-    if not graphs.is_undirected:
-        joined = links
-    is_full = np.bincount(joined // size, minlength=size)[links // size] >= size - 1
-    roles[is_full] = TRAIN
+    rng = numpy_rng(seed, "negatives", partition.client_id)
     is_shown = np.isin(key, links[roles == TRAIN]) | (key < 0)
+    joined = links
+    if graphs.is_undirected:
+        turned = links % size * size + links // size
+        joined = np.unique(np.concatenate([links, turned]))
+        links = np.where(rng.random(len(links)) < 1 / 2, links, turned)
+    is_full = np.bincount(joined // size, minlength=size)[links // size] >= size - 1
+    roles[is_full & (roles != TRAIN)] = NO_ROLE
     if settings.split == "time" and graphs.edge_time is not None:  # no later repeat
         is_shown &= graphs.edge_time <= graphs.edge_time[first[roles == TRAIN]].max()
-    rng = numpy_rng(seed, "negatives", partition.client_id)
     items, train = links[roles == TRAIN], int((roles == TRAIN).sum())
     y, ids = np.ones(train, np.float32), [first[roles == TRAIN]]
     for role in (VAL, TEST):
@@ -223,4 +226,3 @@ def _as(partition: GraphPartition, made: GraphPartition) -> GraphPartition:
         left_out=partition.left_out,
         whole_sha256=partition.whole_sha256,
     )
-

@@ -46,7 +46,8 @@ class LinkData(NodeData):
     @cached_property
     def joined(self) -> Tensor:
         """Training links as source * num_nodes + target, ascending; both directions
-        of an undirected one."""
+        of an undirected one.
+        """
         graph = self.whole
         source, target = graph.pairs[:, graph.train]  # type: ignore[index]
         key = source * graph.num_nodes + target

@@ -72,9 +72,7 @@ def test_edges_with_a_class_are_items_once_each(directed, split):
 def test_hidden_links_have_no_edge_and_stand_before_pairs_that_are_none(
     directed, split
 ):
-    whole, found = made(
-        "link-prediction", directed=directed, split=split, negatives=5
-    )
+    whole, found = made("link-prediction", directed=directed, split=split, negatives=5)
     graphs, size = found.graphs, whole.graphs.num_nodes
     all_pairs = set(zip(*whole.graphs.edge_index.tolist(), strict=True))
     shown = set(zip(*graphs.edge_index.tolist(), strict=True))
@@ -102,7 +100,10 @@ def test_hidden_links_have_no_edge_and_stand_before_pairs_that_are_none(
             key = tuple(pair) if directed else tuple(sorted(pair))
             first[key] = min(time, first.get(key, np.inf))
         of = [
-            [first[tuple(p)] for p in graphs.pairs[:, part[::6 if k else 1]].T.tolist()]
+            [
+                first[tuple(p)]
+                for p in graphs.pairs[:, part[:: 6 if k else 1]].T.tolist()
+            ]
             for k, part in enumerate((found.train, found.val, found.test))
         ]
         assert max(of[0]) < min(of[1])
