@@ -45,8 +45,9 @@ class LinkData(NodeData):
 
     @cached_property
     def joined(self) -> Tensor:
-        """Training links as source * num_nodes + target, ascending; both directions
-        of an undirected one.
+        """Training links as source * num_nodes + target, ascending.
+
+        Of an undirected one both directions.
         """
         graph = self.whole
         source, target = graph.pairs[:, graph.train]  # type: ignore[index]

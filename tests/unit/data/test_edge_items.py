@@ -101,7 +101,7 @@ def test_hidden_links_have_no_edge_and_stand_before_pairs_that_are_none(
             first[key] = min(time, first.get(key, np.inf))
         of = [
             [
-                first[tuple(p)]
+                first[tuple(p) if directed else tuple(sorted(p))]
                 for p in graphs.pairs[:, part[:: 6 if k else 1]].T.tolist()
             ]
             for k, part in enumerate((found.train, found.val, found.test))
