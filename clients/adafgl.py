@@ -95,11 +95,12 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
     the client's state: from then on the branches predict.
     """
 
+    TAKES_ENCODER = False
     NOT_ELSEWHERE = (
         "clients of adafgl score by what they kept of their own graphs, which says"
         " nothing of others; take another method, or set it to 'own'"
     )
-    model: AdaFGLNet  # type: ignore[assignment]
+    model: AdaFGLNet
 
     def __init__(self, job: Job[AdaFGLParams]) -> None:
         super().__init__(job)

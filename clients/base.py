@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.config import PAPER, RunSettings
 from fedgraph_flwr.core.data import (
     DiffusionSpec,
     GraphSet,
@@ -91,8 +91,10 @@ class GraphClient(ClassicClient, Generic[P]):
     SENDS_UPDATES: ClassVar[bool] = True
     MIN_BATCH: ClassVar[int] = 1  # graphs; a smaller last batch joins the one before
     DATA: ClassVar[type[ClientData]] = ClientData
-    # Its model reads the direction of edges, repeated edges and loops.
+    # Its own model reads the direction of edges, repeated edges and loops.
     READS_EDGES: ClassVar[bool] = False
+    # Its model is that of the task, whose encoder a run may choose.
+    TAKES_ENCODER: ClassVar[bool] = False
     # Why its models cannot predict outside of a run, or other clients' items in it.
     WHY_NOT: ClassVar[str] = "its class has no function predict"
     NOT_ELSEWHERE: ClassVar[str] = ""
@@ -344,21 +346,34 @@ class GraphClient(ClassicClient, Generic[P]):
         """
 
     @classmethod
-    def check_graphs(cls, graphs: GraphSet, settings: RunSettings) -> None:  # noqa: ARG003
+    def check_graphs(cls, graphs: GraphSet, settings: RunSettings) -> None:
         """Refuse graphs that the model would take for others.
 
         Raises
         ------
         DataError
         """
-        if (graphs.is_undirected and graphs.is_simple) or cls.READS_EDGES:
-            return
-        raise DataError(
-            f"{graphs.name} has {' and '.join(graphs.beside)}, which this model does"
-            " not read: it sums over neighbours of undirected graphs without repeated"
-            " edges or loops. Set encoder in the run config to a model that does, or"
-            " merge edges in the schema"
-        )
+        encoder = settings.encoder
+        is_plain = graphs.is_undirected and graphs.is_simple
+        if encoder == PAPER and not (is_plain or cls.READS_EDGES):
+            raise DataError(
+                f"{graphs.name} has {' and '.join(graphs.beside)}, which this model"
+                " does not read: it sums over neighbours of undirected graphs without"
+                " repeated edges or loops. Set encoder in the run config to a model"
+                " that does, or merge edges in the schema"
+            )
+        if encoder == "gine" and not graphs.widths.get("num_edge_features"):
+            raise DataError(
+                f"encoder 'gine' reads features of edges, {graphs.name} has none; set"
+                " encoder to 'gin' in the run config"
+            )
+        weight = graphs.edge_weight
+        if encoder == "gcn" and weight is not None and weight.min(initial=0) < 0:
+            raise DataError(
+                f"encoder 'gcn' divides by roots of sums of weights, and {graphs.name}"
+                f" has a weight of {weight.min():g}; set encoder to 'graphconv' in the"
+                " run config, or make weights >= 0"
+            )
 
     # Where papers differ -----------------------------------------------------------
 

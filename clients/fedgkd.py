@@ -26,12 +26,16 @@ from fedgraph_flwr.methods.fedgkd import (
 
 from .fedgkd_distillation import Recipe, distil, gumbel_noise
 from .mixins import Pulled
+from .models.node_gnn import NodeGNN
 from .tasks.node_classifier import NodeClassifierClient
 
 
 @final
 class FedGKDClient(Pulled[FedGKDParams], NodeClassifierClient[FedGKDParams]):
     """Proximal training on the whole graph; sends what it distils beside its model."""
+
+    TAKES_ENCODER = False
+    model: NodeGNN
 
     @override
     def pull_weight(self) -> float:

@@ -18,6 +18,7 @@ from fedgraph_flwr.methods.fedgmtl import OMEGA, FedGMTLParams
 
 from .graphs.batching import Batch
 from .job import Job, ModelSpec
+from .models.sage_gat import MultiTaskGNN
 from .multitask_gnn import MultiTaskGNNClient
 from .task_covariance import (
     TaskCovariance,
@@ -34,6 +35,9 @@ from .task_covariance import (
 @final
 class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
     """Masked loss + lambda tr(Phi^T Omega^-1 Phi); Omega travels with the model."""
+
+    TAKES_ENCODER = False
+    model: MultiTaskGNN
 
     @override
     @classmethod

@@ -66,6 +66,8 @@ def smoothing_confidence(soft: Tensor, degree: Tensor) -> Tensor:
 class FedGTAClient(NodeClassifierClient[FedGTAParams]):
     """Sends its trained model, moments of its labels, and how far it is to count."""
 
+    TAKES_ENCODER = False
+
     @override
     def update(self, trained: dict[str, Tensor]) -> Parcel:
         beside = {MOMENTS: self._moments(), CONFIDENCE: self._confidence()}

@@ -115,6 +115,7 @@ class MaskedGNN(NodeGNN):
 class FedPubClient(NodeClassifierClient[FedPubParams]):
     """Weights and masks are trained together; masks stay here."""
 
+    TAKES_ENCODER = False
     model: MaskedGNN
 
     @override

@@ -43,7 +43,7 @@ from .fedsage_plus_generator import (
 )
 from .graphs.ops import dense_rows
 from .job import Job
-from .models.node_gnn import SAGEConv
+from .models.node_gnn import NodeGNN, SAGEConv
 from .tasks.node_classifier import NodeClassifierClient
 
 _FEATURES, _OWNER = "mended/features", "mended/owner"
@@ -53,6 +53,7 @@ _FEATURES, _OWNER = "mended/features", "mended/owner"
 class FedSageClient(NodeClassifierClient[Settings]):
     """FedAvg of a GraphSAGE (FedGKD, Sec. B.2); no neighbours are generated."""
 
+    TAKES_ENCODER = False
     CONV = SAGEConv
 
 
@@ -60,6 +61,8 @@ class FedSageClient(NodeClassifierClient[Settings]):
 class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
     """GraphSAGE on a graph whose missing neighbours are generated once, then kept."""
 
+    TAKES_ENCODER = False
+    model: NodeGNN
     CONV = SAGEConv
     WHY_NOT = NOT_ELSEWHERE = (
         "the model of fedsage+ reads a graph that was mended with generated"

@@ -101,7 +101,8 @@ class StarGNN(nn.Module):
 class FedStarClient(NodeClassifierClient[Settings]):
     """GNN of two channels; the structure encoding is computed once and then kept."""
 
-    model: StarGNN  # type: ignore[assignment]
+    TAKES_ENCODER = False
+    model: StarGNN
 
     @override
     @classmethod

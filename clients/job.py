@@ -39,6 +39,8 @@ class ModelSpec(Generic[P]):
         Widths of input and output.
     client_id : int
         Only tensors that do not travel may depend on it.
+    num_edge_features, num_graph_features : int
+        Widths of what edges and whole graphs have; a weight of edges is one more.
     """
 
     settings: RunSettings
@@ -47,10 +49,19 @@ class ModelSpec(Generic[P]):
     num_features: int
     num_classes: int
     client_id: int = 0
+    num_edge_features: int = 0
+    num_graph_features: int = 0
 
     def common_generator(self) -> torch.Generator:
         """Stream of the initial tensors that all clients have in common."""
         seed = derive_seed(self.settings.seed, "common", "init")
+        return torch.Generator().manual_seed(seed)
+
+    def private_generator(self) -> torch.Generator:
+        """Stream of initial tensors that may stay private; common if all is shared."""
+        is_common = self.settings.shared_group == "all"
+        owner = "common" if is_common else f"client-{self.client_id}"
+        seed = derive_seed(self.settings.seed, owner, "init-private")
         return torch.Generator().manual_seed(seed)
 
     def shape(self) -> dict[str, Any]:
@@ -143,14 +154,12 @@ class Job(Generic[P]):
     @property
     def spec(self) -> ModelSpec[P]:
         """What the client's model is built from."""
-        graphs = self.data.partition.graphs
         return ModelSpec(
             settings=self.settings,
             params=self.params,
             task=self.task,
-            num_features=graphs.num_features,
-            num_classes=graphs.num_classes,
             client_id=self.client_id,
+            **self.data.partition.graphs.widths,
         )
 
 

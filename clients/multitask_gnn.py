@@ -5,16 +5,20 @@ As it is the client of FedAvg; base of FedGMTL and SpreadGNN.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from fedgraph_flwr.core.config import PAPER
 from fedgraph_flwr.core.tasks import MultiTaskSettings
 
 from .graphs.batching import Batch
 from .graphs.node_rows import MoleculeData, Nodes
 from .graphs.structure import clean_structure
 from .job import ModelSpec, P
+from .models.encoders import EdgeGNN, edge_gnn
 from .models.sage_gat import MultiTaskGNN
 from .tasks.multitask import MultiTaskClient
 
@@ -23,12 +27,15 @@ class MultiTaskGNNClient(MultiTaskClient[P]):
     """Masked loss of a GNN with one head row per task."""
 
     WHY_NOT = ""
-    model: MultiTaskGNN
+    TAKES_ENCODER = True
+    model: Any  # MultiTaskGNN, or an EdgeGNN
 
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
         assert isinstance(spec.task, MultiTaskSettings)
+        if spec.settings.encoder != PAPER:
+            return edge_gnn(spec, "graphs", spec.private_generator())
         return MultiTaskGNN(
             spec.task.encoder,
             spec.num_features,
@@ -40,12 +47,14 @@ class MultiTaskGNNClient(MultiTaskClient[P]):
     @override
     @classmethod
     def predict(cls, model: nn.Module, data: MoleculeData, params: P) -> Tensor:
+        if isinstance(model, EdgeGNN):
+            return torch.cat([model(b, None) for b in data.evaluation])
         pairs = zip(data.evaluation, data.evaluation_nodes, strict=True)
         return torch.cat([model(n, clean_structure(b), None) for b, n in pairs])
 
     @override
     def logits(self, batch: Batch, nodes: Nodes) -> Tensor:
-        return self.model(nodes, clean_structure(batch), None)  # type: ignore[no-any-return]
+        return self._outputs(batch, nodes, None)
 
     @override
     def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
@@ -53,6 +62,14 @@ class MultiTaskGNNClient(MultiTaskClient[P]):
 
         Other tasks' training labels are missing from the client's data already.
         """
-        nodes = self.data.nodes_of(batch)
-        predicted = self.model(nodes, clean_structure(batch), generator)
+        predicted = self._outputs(batch, None, generator)
         return self.loss_function()(predicted, batch.y)
+
+    def _outputs(
+        self, batch: Batch, nodes: Nodes | None, generator: torch.Generator | None
+    ) -> Tensor:
+        """Predict for a batch; ``nodes`` are its own if they are known."""
+        if isinstance(self.model, EdgeGNN):
+            return self.model(batch, generator)  # type: ignore[no-any-return]
+        nodes = self.data.nodes_of(batch) if nodes is None else nodes
+        return self.model(nodes, clean_structure(batch), generator)  # type: ignore[no-any-return]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import final
-
 from typing_extensions import override
 
 from fedgraph_flwr.methods.self_weight import SelfWeightParams
 
 from .mixins import Pulled
-from .tasks.node_classifier import NodeClassifierClient
 
 
-@final
-class SelfWeightClient(
-    Pulled[SelfWeightParams], NodeClassifierClient[SelfWeightParams]
-):
-    """Sends its trained model and nothing else; see Pan et al. 2023, Algorithm 1."""
+class SelfWeighted(Pulled[SelfWeightParams]):
+    """Mixin: sends its trained model and nothing else.
+
+    Pan et al. 2023, Algorithm 1.
+    """
 
     @override
     def pull_weight(self) -> float:

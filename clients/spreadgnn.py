@@ -45,6 +45,7 @@ from .classic import Header
 from .graphs.batching import Batch
 from .job import Job, Round
 from .letters import Letter, describe
+from .models.sage_gat import MultiTaskGNN
 from .multitask_gnn import MultiTaskGNNClient
 from .sealing import KeyRing
 from .spreadgnn_mail import Mailbox, Neighbourhood
@@ -79,6 +80,8 @@ class PeerRound(Round):
 class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
     """Keeps its model, optimiser, Omega and what it knows of neighbours on its disk."""
 
+    TAKES_ENCODER = False
+    model: MultiTaskGNN
     SENDS_UPDATES = False
     MEASURES_TRAINED = True  # before mixing; "post_aggregation" is after it
     round: PeerRound

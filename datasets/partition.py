@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,13 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
             f" {settings.num_clients}, got {client_id}; start as many nodes as"
             " num-clients says"
         )
-    loaded = edge_items(_load(info, settings, client_id), settings)
+    loaded = _load(info, settings, client_id)
+    if not settings.edge_features:
+        graphs = replace(
+            loaded.graphs, edge_attr=None, edge_weight=None, num_edge_features=0
+        )
+        loaded = replace(loaded, graphs=graphs, data_hash="")
+    loaded = edge_items(loaded, settings)
     return add_noise(scaled(loaded, settings), settings)
 
 

@@ -95,6 +95,8 @@ COMMON = (
     # The server makes the model that training starts from, as wide as a client says.
     _counts("num-features", least=1, most=1e6),
     _counts("num-classes", least=1, most=1e5),
+    _counts("num-edge-features", most=1e6),
+    _counts("num-graph-features", most=1e6),
     _counts("group", least=-1),
     _counts(CLASS_COUNT, rest=_CLASS, **_POOLS),
     _counts(TRAIN_COUNT, rest=_CLASS, consent="scores"),

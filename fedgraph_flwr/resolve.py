@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import datasets
 
 from .core import plugins
-from .core.config import AUTO, RunSettings, Settings, build, check_tables
+from .core.config import AUTO, PAPER, RunSettings, Settings, build, check_tables
 from .core.errors import ConfigError
 from .core.plugins import PluginSettings
 from .core.privacy_settings import PrivacySettings, check_privacy, private_features
 from .core.rules import Value
-from .core.tasks import TASKS, TaskSettings
+from .core.tasks import OF_EDGES, TASKS, TaskSettings
 from .registry import METHODS, MethodOnTask, find_method, on_data
 
 if TYPE_CHECKING:  # clients are imported when a run needs one: torch takes a second
@@ -99,7 +99,7 @@ class Resolved:
             device=device,
         )
 
-    def spec(self, *, num_features: int, num_classes: int) -> ModelSpec[Any]:
+    def spec(self, **widths: int) -> ModelSpec[Any]:
         """Say what a model of this run is built from, given the widths of the data."""
         from clients.job import ModelSpec
 
@@ -107,8 +107,7 @@ class Resolved:
             settings=self.settings,
             params=self.params,
             task=self.task,
-            num_features=num_features,
-            num_classes=num_classes,
+            **widths,
         )
 
     def to_config(self) -> dict[str, Value]:
@@ -223,6 +222,7 @@ def _check_together(
             " would be sent beside it; set class-weights to 'balanced'"
         )
     params.check(privacy)
+    _check_encoder(name, method, settings, privacy)
     if params.NEEDS_ALL and settings.is_sampled:
         raise ConfigError(
             f"client-fraction must be 1 for {name}, got {settings.client_fraction:g}:"
@@ -240,6 +240,35 @@ def _check_together(
             f"held-out-clients must be empty for {name}, got"
             f" {settings.held_out_clients!r}: {why}; leave held-out-clients out of the"
             " run config, or take a method with a common model, e.g. fedavg"
+        )
+
+
+def _check_encoder(
+    name: str, method: MethodOnTask, settings: RunSettings, privacy: PrivacySettings
+) -> None:
+    """Refuse an encoder that the method, the task or its noise cannot take."""
+    encoder, is_own = settings.encoder, settings.encoder == PAPER
+    is_of_edges = method.task.key in OF_EDGES
+    fits = not is_of_edges if is_own else method.client.TAKES_ENCODER
+    if not fits:
+        must = "not be 'paper'" if is_of_edges else "be 'paper'"
+        raise ConfigError(
+            f"encoder must {must} for {name} on {method.task.name}, got {encoder!r};"
+            " leave it out of the run config, or take another method"
+        )
+    if encoder != "pna":
+        return
+    if not (settings.pna_degree or settings.tell_statistics):
+        raise ConfigError(
+            "pna-degree must be above 0, got 0: pna scales by the mean number of edges"
+            " that end at a node; set it, or set tell-statistics to true, so that"
+            " clients tell it"
+        )
+    if privacy.update_clip:
+        raise ConfigError(
+            "encoder must not be 'pna' with privacy.update-clip, got"
+            f" {privacy.update_clip:g}: noise would change the constants that its"
+            " layers share; set encoder to 'gatv2' or 'gine'"
         )
 
 
@@ -294,6 +323,7 @@ def _automatic(
     """
     found: dict[str, Value] = {
         "task": method.task.key,
+        "encoder": PAPER,
         **method.task.automatic,  # the kind of learning
         **info.automatic,  # the protocol published for the data set
         **method.params.RUN,  # the method's paper

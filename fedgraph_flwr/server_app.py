@@ -205,9 +205,7 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
         log(WARNING, "%s", words)
     _describe_clients(strategy)
     some = clients[min(clients)]
-    strategy.scores_elsewhere = scores_elsewhere(
-        resolved, some.num_features, some.num_classes
-    )
+    strategy.scores_elsewhere = scores_elsewhere(resolved, some.widths)
     folder.meter(strategy)
     if not is_resumed:
         start = common_start(resolved, clients)
@@ -395,18 +393,17 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
             f"clients have labels of different tasks: {tasks}; name those that all have"
             " in csv-label-columns"
         )
-    widths = {c: (i.num_features, i.num_classes) for c, i in clients.items()}
+    widths = {c: tuple(i.widths.values()) for c, i in clients.items()}
     if resolved.settings.shared_group == "all" and len(set(widths.values())) > 1:
         raise ConfigError(
-            'shared-group is "all", but clients differ in (features, classes):'
-            f" {widths}; choose one data set for all clients, or, for methods that"
-            ' allow it, shared-group="convs"'
+            'shared-group is "all", but clients differ in (features, classes, features'
+            f" of edges, of graphs): {widths}; choose one data set for all clients, or,"
+            ' for methods that allow it, shared-group="convs"'
         )
     from clients.base import start_of  # here: it takes a second
 
-    num_features, num_classes = widths[min(widths)]
     client = resolved.method.client
-    spec = resolved.spec(num_features=num_features, num_classes=num_classes)
+    spec = resolved.spec(**clients[min(clients)].widths)
     start = start_of(client, spec)
     if resolved.settings.never_train and (own := start.private()):
         raise ConfigError(
@@ -417,9 +414,9 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
     if resolved.settings.evaluate_on == "all":
         if len(set(widths.values())) > 1:
             raise ConfigError(
-                "evaluate-on must be 'own' if clients differ in (features, classes), as"
-                f" {shortened(widths)}: no model fits the others' graphs; set it to"
-                " 'own' in the run config"
+                "evaluate-on must be 'own' if clients differ in (features, classes,"
+                f" features of edges, of graphs), as {shortened(widths)}: no model fits"
+                " the others' graphs; set it to 'own' in the run config"
             )
         if why := client.NOT_ELSEWHERE:
             raise ConfigError(

@@ -56,12 +56,13 @@ from .round_report import NOWHERE, ClientInfo
 from .sending import pause_s
 
 _COUNTS = "num-train", "num-val", "num-test", "num-features", "num-classes", "group"
+_SELDOM = "num-edge-features", "num-graph-features"
 _NAMES = TypeAdapter(list[Annotated[StrictStr, Checked(max_length=1000)]])  # of tasks
 _IDS = TypeAdapter(list[StrictInt])
 _MOST_TEXT = 2**20  # characters of all names and texts: every checkpoint holds them
 _LASTING = (  # what a client must not change within a run
     *("split_hash", "raw_sha256", "identity", "tasks", "task_ids"),
-    *("num_train", "num_val", "num_test", "num_features", "num_classes"),
+    *("num_train", "num_val", "num_test", "widths"),
 )
 
 
@@ -137,6 +138,7 @@ def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:
         client=client,
         node_id=node,
         **{k.replace("-", "_"): int(counts[k]) for k in _COUNTS},
+        **{k.replace("-", "_"): int(counts.get(k, 0)) for k in _SELDOM},
         split_hash=texts[SPLIT_HASH],
         raw_sha256=texts[RAW_HASH],
         identity=texts.get(IDENTITY, ""),

@@ -78,6 +78,14 @@ class ClientInfo:
     introduced: Mapping[str, str] = field(default_factory=dict)
     identity: str = ""
     site: str = ""
+    num_edge_features: int = 0
+    num_graph_features: int = 0
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Widths of its data, from which a model is built."""
+        names = "num_features", "num_classes", "num_edge_features", "num_graph_features"
+        return {name: getattr(self, name) for name in names}
 
     @property
     def num_graphs(self) -> int:
@@ -87,9 +95,11 @@ class ClientInfo:
     def to_json(self) -> dict[str, Any]:
         """Everything but the node, which means nothing in another run.
 
-        A site without a name has no entry.
+        What most clients lack has an entry only where it is there.
         """
-        left_out = {"node_id", "introduced"} | ({"site"} if not self.site else set())
+        left_out = {"node_id", "introduced"}
+        seldom = "site", "num_edge_features", "num_graph_features"
+        left_out |= {name for name in seldom if not getattr(self, name)}
         facts = {**vars(self), "told": dict(self.introduced)}
         return {k: v for k, v in facts.items() if k not in left_out}
 

@@ -51,6 +51,8 @@ class Batch:
     edge_weight : float32 tensor, shape (num_edges,), optional
     graph_x : float32 tensor, shape (num_graphs, num_graph_features), optional
         Features of whole graphs.
+    is_undirected : bool
+        Every edge is there in both directions.
     """
 
     x: Tensor
@@ -64,6 +66,7 @@ class Batch:
     edge_attr: Tensor | None = None
     edge_weight: Tensor | None = None
     graph_x: Tensor | None = None
+    is_undirected: bool = True
 
     @property
     def num_graphs(self) -> int:
@@ -85,11 +88,14 @@ class SingleBatch(Batch):
         degree: Tensor,
         y: Tensor,
         position: int,
+        is_undirected: bool,
         **more: Tensor,
     ) -> None:
         given = {"x": x, "edge_index": edge_index, "_degree": degree, "y": y, **more}
         # the class is frozen
-        vars(self).update(given, positions=np.array([position]))
+        vars(self).update(
+            given, positions=np.array([position]), is_undirected=is_undirected
+        )
 
     _degree: Tensor
 
@@ -124,7 +130,7 @@ class CollatedGraphs:
     """
 
     def __init__(self, graphs: GraphSet, device: torch.device) -> None:
-        self.device = device
+        self.device, self.is_undirected = device, graphs.is_undirected
         self._node_ptr = graphs.node_ptr
         self._edge_ptr = graphs.edge_ptr
         x = torch.from_numpy(np.ascontiguousarray(graphs.x))
@@ -177,6 +183,7 @@ class CollatedGraphs:
             y=self.y[index],
             positions=positions,
             index=index,
+            is_undirected=self.is_undirected,
             **{name: rows[edges] for name, rows in self.of_edges.items()},
             **{name: rows[index] for name, rows in self._of_graphs.items()},
         )
@@ -190,6 +197,7 @@ class CollatedGraphs:
             degree=self.degree[nodes],
             y=self.y[position : position + 1],
             position=position,
+            is_undirected=self.is_undirected,
             **{name: rows[edges] for name, rows in self.of_edges.items()},
             **{n: rows[position : position + 1] for n, rows in self._of_graphs.items()},
         )

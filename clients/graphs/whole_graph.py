@@ -61,6 +61,8 @@ class WholeGraph(NodeStructure):
         As ``Batch`` has them.
     pairs, item_edge : int64 tensor, optional
         Where edges are learned, as ``GraphSet`` has them.
+    is_undirected : bool
+        Every edge is there in both directions.
     """
 
     features: Tensor | SparseRows
@@ -76,6 +78,7 @@ class WholeGraph(NodeStructure):
     edge_weight: Tensor | None = None
     pairs: Tensor | None = None
     item_edge: Tensor | None = None
+    is_undirected: bool = True
 
     @property
     def num_nodes(self) -> int:
@@ -129,6 +132,7 @@ class NodeData(ClientData):
             val=send(partition.val, device),
             test=send(partition.test, device),
             edge_index=graphs.edge_index.long(),
+            is_undirected=graphs.is_undirected,
             **graphs.of_edges,
             **{
                 name: send(array, device)

@@ -18,7 +18,7 @@ from ..base import Metrics
 from ..graphs.batching import ClientData
 from ..graphs.whole_graph import NodeData
 from ..job import ModelSpec, P
-from ..models.edge_gnn import EdgeGNN
+from ..models.encoders import EdgeGNN, edge_gnn
 from .node_classifier import NodeClassifierClient
 from .scores import average_precision, link_scores, roc_auc
 
@@ -30,13 +30,12 @@ class EdgeClassifierClient(NodeClassifierClient[P]):
     features.
     """
 
-    READS_EDGES = True
-    model: EdgeGNN  # type: ignore[assignment]
+    model: EdgeGNN
 
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
-        return EdgeGNN.of(spec, with_features=True)
+        return edge_gnn(spec, "edges", spec.private_generator())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +53,8 @@ class LinkData(NodeData):
         key = source * graph.num_nodes + target
         if self.partition.graphs.is_undirected:
             key = torch.cat([key, target * graph.num_nodes + source])
-        return torch.unique(key)
+        found: Tensor = torch.unique(key)
+        return found
 
 
 class LinkPredictorClient(EdgeClassifierClient[P]):
@@ -71,7 +71,7 @@ class LinkPredictorClient(EdgeClassifierClient[P]):
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
-        return EdgeGNN.of(spec, with_features=False)
+        return edge_gnn(spec, "links", spec.private_generator())
 
     @override
     @classmethod

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.core.seeding import derive_seed
+from fedgraph_flwr.core.config import PAPER
 from fedgraph_flwr.core.wire import Parcel
 
 from ..base import GraphClient
 from ..graphs.batching import Batch, ClientData
 from ..job import ModelSpec, P
+from ..models.encoders import EdgeGNN, edge_gnn
 from ..models.gin import GIN
 from ..training import evaluate
 from .scores import class_scores
@@ -21,19 +24,21 @@ class GraphClassifierClient(GraphClient[P]):
     """Cross-entropy and accuracy; part of the GIN may stay private."""
 
     WHY_NOT = ""
-    model: GIN
+    TAKES_ENCODER = True
+    model: Any  # GIN, or an EdgeGNN
 
     @override
     @classmethod
-    def build_model(cls, spec: ModelSpec[P]) -> GIN:
-        """GIN with the common start in ``convs`` and a start of its own elsewhere.
+    def build_model(cls, spec: ModelSpec[P]) -> GIN | EdgeGNN:
+        """GIN, or the run's encoder.
+
+        The start is common in ``convs``, and the client's own elsewhere.
 
         With ``shared_group = "all"`` everything starts alike, whoever the client is.
         """
-        is_common = spec.settings.shared_group == "all"
-        owner = "common" if is_common else f"client-{spec.client_id}"
-        private = torch.Generator()
-        private.manual_seed(derive_seed(spec.settings.seed, owner, "init-private"))
+        private = spec.private_generator()
+        if spec.settings.encoder != PAPER:
+            return edge_gnn(spec, "graphs", private)
         return GIN(
             spec.num_features,
             spec.num_classes,

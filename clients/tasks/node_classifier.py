@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from fedgraph_flwr.core.config import PAPER
 from fedgraph_flwr.core.wire import Parcel
 
 from ..base import GraphClient
 from ..graphs.batching import ClientData
 from ..graphs.whole_graph import NodeData, WholeGraph
 from ..job import ModelSpec, P
+from ..models.encoders import edge_gnn
 from ..models.node_gnn import GCNConv, NodeGNN
 from .scores import class_scores
 
@@ -28,13 +30,16 @@ class NodeClassifierClient(GraphClient[P]):
     DATA: ClassVar[type[ClientData]] = NodeData
     CONV: ClassVar[type[nn.Module]] = GCNConv
     WHY_NOT = ""
+    TAKES_ENCODER = True
     data: NodeData
-    model: NodeGNN
+    model: Any  # NodeGNN, or an EdgeGNN
 
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
         """Model with one common start."""
+        if spec.settings.encoder != PAPER:
+            return edge_gnn(spec, "nodes", spec.private_generator())
         return cls.gnn(spec, spec.common_generator())
 
     @classmethod

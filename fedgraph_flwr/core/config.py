@@ -36,6 +36,7 @@ from .rules import (
 )
 
 AUTO = "auto"
+PAPER = "paper"  # encoder of a method's own
 # May differ between a run and its continuation.
 RESUME_MAY_CHANGE = {
     "resume",
@@ -359,6 +360,28 @@ class RunSettings(Settings):
     """Keep the optimizer's moments between rounds, on the client's disk."""
     hidden_dim: int = integer("auto", 1, 16_384, auto=True)
     """Width of hidden layers."""
+    encoder: str = choice(
+        "auto",
+        PAPER,
+        "gin",
+        "gine",
+        "gcn",
+        "graphconv",
+        "gatv2",
+        "pna",
+        "sage",
+        auto=True,
+    )
+    """What makes vectors of nodes (docs/methods.md#encoders). `paper`: the method's
+    own, for undirected graphs. `auto`: that; `gatv2` if edges are learned."""
+    direction: str = choice("both", "both", "forward", "separate")
+    """How messages pass along directed edges: both ways alike, from source to target,
+    or both ways by layers of their own (`separate`). Not read by `paper`."""
+    edge_features: bool = flag(True)
+    """Whether models see features and weights of edges."""
+    pna_degree: float = number(0.0, 0)
+    """`pna`: mean number of edges that end at a node. 0: as clients tell by
+    `tell-statistics`."""
     num_layers: int = integer("auto", 1, 1000, auto=True)
     """Number of convolutions."""
     dropout: float = number("auto", 0, 1, high_open=True, auto=True)

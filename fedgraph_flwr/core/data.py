@@ -126,6 +126,20 @@ class GraphSet:
         return 0 if self.graph_x is None else self.graph_x.shape[1]
 
     @property
+    def widths(self) -> dict[str, int]:
+        """Widths that a model is built from; an edge's weight is one more feature."""
+        has_weight = self.edge_weight is not None
+        more = {
+            "num_edge_features": self.num_edge_features + has_weight,
+            "num_graph_features": self.num_graph_features,
+        }
+        return {
+            "num_features": self.num_features,
+            "num_classes": self.num_classes,
+            **{name: width for name, width in more.items() if width},
+        }
+
+    @property
     def beside(self) -> tuple[str, ...]:
         """What edges have beside their two ends, in words; empty for plain graphs."""
         has = {

@@ -15,9 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.config import Settings
-from ..core.method import Method
+from ..core.method import Method, on_every_task
 from ..core.rules import number
-from ..core.tasks import NODE_CLASSIFICATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,5 +34,5 @@ class SelfWeightParams(Settings):
 METHOD = Method(
     params=SelfWeightParams,
     strategy="strategies.self_weight:SelfWeight",
-    clients={NODE_CLASSIFICATION: "clients.self_weight:SelfWeightClient"},
+    clients=on_every_task("clients.self_weight:SelfWeighted"),
 )

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from logging import WARNING
 from typing import TYPE_CHECKING, Any
@@ -84,7 +84,7 @@ def score_elsewhere(
     if is_own:
         check_elsewhere(resolved, partition)
     graphs = partition.graphs
-    if not scores_elsewhere(resolved, graphs.num_features, graphs.num_classes):
+    if not scores_elsewhere(resolved, graphs.widths):
         return reply
     from clients.elsewhere import score_on_all
 
@@ -108,7 +108,7 @@ def score_elsewhere(
     return replace(reply, metrics={**reply.metrics, **found.metrics})
 
 
-def scores_elsewhere(resolved: Resolved, num_features: int, num_classes: int) -> bool:
+def scores_elsewhere(resolved: Resolved, widths: Mapping[str, int]) -> bool:
     """Whether clients score their models on the test sets of all after the last round.
 
     If all have one whole model, the mean of their own scores says the same.
@@ -118,7 +118,7 @@ def scores_elsewhere(resolved: Resolved, num_features: int, num_classes: int) ->
     from clients.base import start_of  # here: it takes a second
 
     method = resolved.method
-    spec = resolved.spec(num_features=num_features, num_classes=num_classes)
+    spec = resolved.spec(**widths)
     return not method.strategy.ONE_MODEL or bool(
         start_of(method.client, spec).private()
     )
@@ -127,7 +127,7 @@ def scores_elsewhere(resolved: Resolved, num_features: int, num_classes: int) ->
 def check_elsewhere(resolved: Resolved, partition: GraphPartition) -> None:
     """Refuse, at a site, to evaluate models of single clients or clusters elsewhere."""
     settings, graphs = resolved.settings, partition.graphs
-    if not scores_elsewhere(resolved, graphs.num_features, graphs.num_classes):
+    if not scores_elsewhere(resolved, graphs.widths):
         return
     raise ConfigError(
         f"evaluate-on must be 'own' at sites for method {settings.method!r} with"
@@ -238,8 +238,7 @@ def introduce(
             "num-train": len(partition.train),
             "num-val": len(partition.val),
             "num-test": len(partition.test),
-            "num-features": graphs.num_features,
-            "num-classes": graphs.num_classes,
+            **{k.replace("_", "-"): n for k, n in graphs.widths.items()},
             "group": partition.group,
         },
         facts={

@@ -193,8 +193,7 @@ def _model_bytes(resolved: Resolved, graphs: GraphSet) -> int:
 
     from clients.base import start_of
 
-    widths = graphs.num_features, graphs.num_classes
-    spec = resolved.spec(num_features=widths[0], num_classes=widths[1])
+    spec = resolved.spec(**graphs.widths)
     try:
         with torch.device("meta"):
             return start_of(resolved.method.client, spec).nbytes

@@ -53,11 +53,9 @@ def keep_models(
     if not models:
         return
     infos = [info for _, info in sorted(strategy.clients.items())]
-    widths = {(i.num_features, i.num_classes) for i in infos}
     spec: ModelSpec[Any] | None = None
-    if len(widths) == 1:
-        ((num_features, num_classes),) = widths
-        spec = resolved.spec(num_features=num_features, num_classes=num_classes)
+    if all(info.widths == infos[0].widths for info in infos):
+        spec = resolved.spec(**infos[0].widths)
     client, first = resolved.method.client, next(iter(models.values()))
     architecture, why_not = _describe(client, spec, first)
     labels = list(infos[0].tasks) or class_names(infos[0])
@@ -70,7 +68,7 @@ def keep_models(
         metric=summary["metric"],
         rounds=summary["rounds"],
         outputs=outputs,
-        columns=common_columns(strategy.clients) if len(widths) == 1 else "",
+        columns=common_columns(strategy.clients) if spec else "",
         architecture=architecture,
         why_not=why_not,
         models={name: _owners(name, strategy) for name in models},
@@ -150,7 +148,8 @@ def _describe(
         return None, client.WHY_NOT
     if client.build_predictor(spec).state_dict().keys() - arrays.keys():
         return None, _PRIVATE
-    return {"num_features": spec.num_features, "num_classes": spec.num_classes}, ""
+    names = "num_features", "num_classes", "num_edge_features", "num_graph_features"
+    return {name: width for name in names if (width := getattr(spec, name))}, ""
 
 
 def _name_outputs(

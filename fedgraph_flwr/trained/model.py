@@ -422,17 +422,15 @@ def _read_spec(about: About) -> tuple[type[GraphClient[Any]], ModelSpec[Any]]:
     if given := str(own.get("plugin.params", "")):
         own |= {table.key(name): v for name, v in read_params(given).items()}
     widths, settings = about.architecture or {}, build(RunSettings, config, {})
-    num_features, num_classes = widths["num_features"], widths["num_classes"]
     client: Any = method.client
-    count = client.width(settings) if kind == EMBEDDING else num_classes
+    count = client.width(settings) if kind == EMBEDDING else widths["num_classes"]
     if len(about.outputs) != count:
         raise ValueError(f"it names {len(about.outputs)} outputs, but has {count}")
     spec = ModelSpec(
         settings=settings,
         params=build(table, {**table.defaults(), **own}, {}),
         task=build(method.task.settings, config, {}),
-        num_features=num_features,
-        num_classes=num_classes,
+        **widths,
     )
     return client, spec
 

@@ -1,0 +1,299 @@
+"""Encoders that read direction, features and weights of edges: layers of PyG.
+
+What each of them reads stands in :data:`ENCODERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import (
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    GINEConv,
+    GraphConv,
+    PNAConv,
+    SAGEConv,
+)
+from typing_extensions import override
+
+from ..graphs.batching import Batch
+from ..graphs.ops import linear, project, project_rows, relu_dropout, sum_pool
+from ..graphs.whole_graph import WholeGraph
+from ..job import ModelSpec
+
+Graph: TypeAlias = Batch | WholeGraph
+NUM_HEADS = 4  # of GATv2, whose outputs are averaged
+_PNA = {
+    "aggregators": ["mean", "min", "max", "std"],
+    "scalers": ["identity", "amplification", "attenuation"],
+}
+
+
+class Sizes(NamedTuple):
+    """What layers are made of.
+
+    Parameters
+    ----------
+    hidden_dim : int
+    edge_dim : int
+        Features of an edge that the layer reads, its weight included.
+    mean_degree : float
+        For PNA: by its logarithm the layer scales what nodes receive.
+    """
+
+    hidden_dim: int
+    edge_dim: int = 0
+    mean_degree: float = 0.0
+
+
+class Kind(NamedTuple):
+    """An encoder: what its layers read of an edge, and how one is made."""
+
+    reads: str
+    make: Callable[[Sizes], nn.Module]
+
+
+def _mlp(sizes: Sizes) -> nn.Module:
+    width = sizes.hidden_dim
+    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+
+
+def _gatv2(sizes: Sizes) -> nn.Module:
+    width, edge_dim = sizes.hidden_dim, sizes.edge_dim or None
+    layer: nn.Module = GATv2Conv(
+        width, width, NUM_HEADS, concat=False, edge_dim=edge_dim
+    )
+    return layer
+
+
+def _pna(sizes: Sizes) -> nn.Module:
+    width, edge_dim = sizes.hidden_dim, sizes.edge_dim or None
+    deg = torch.ones(2)  # only its statistics are kept, and set below
+    layer: Any = PNAConv(width, width, **_PNA, deg=deg, edge_dim=edge_dim)
+    degree = torch.tensor(sizes.mean_degree)
+    layer.aggr_module.avg_deg_lin.copy_(degree)
+    layer.aggr_module.avg_deg_log.copy_((degree + 1).log())
+    made: nn.Module = layer
+    return made
+
+
+OF_PAIRS = "edges", "links"
+FEATURES, WEIGHT, NOTHING = "features", "weight", ""
+ENCODERS = {
+    "gin": Kind(NOTHING, lambda s: GINConv(_mlp(s))),
+    "gine": Kind(FEATURES, lambda s: GINEConv(_mlp(s), edge_dim=s.edge_dim)),
+    "gcn": Kind(WEIGHT, lambda s: GCNConv(s.hidden_dim, s.hidden_dim)),
+    "graphconv": Kind(WEIGHT, lambda s: GraphConv(s.hidden_dim, s.hidden_dim)),
+    "gatv2": Kind(FEATURES, _gatv2),
+    "pna": Kind(FEATURES, _pna),
+    "sage": Kind(NOTHING, lambda s: SAGEConv(s.hidden_dim, s.hidden_dim)),
+}
+
+
+def edge_features(graph: Graph, width: int) -> Tensor | None:
+    """Features of each edge, then its weight, (num_edges, width); None without any.
+
+    A number of a column is expanded to a row with a one there.
+    """
+    parts, attr, weight = [], graph.edge_attr, graph.edge_weight
+    if attr is not None and attr.dim() == 1:
+        attr = nn.functional.one_hot(attr, width - (weight is not None)).float()
+    if attr is not None:
+        parts.append(attr)
+    if weight is not None:
+        parts.append(weight[:, None])
+    return torch.cat(parts, 1) if parts else None
+
+
+class Layer(nn.Module):
+    """Messages along edges, and, with layers of its own, against them.
+
+    Parameters
+    ----------
+    kind : Kind
+    sizes : Sizes
+    direction : str
+        "forward": along edges. "both": along each edge and its reverse. "separate":
+        the sum of a layer along edges and another one against them.
+
+    Source
+    ------
+    "separate" is reverse message passing of Egressy et al. 2024 (AAAI),
+    arXiv:2306.11586, Sec. 4.
+    """
+
+    def __init__(self, kind: Kind, sizes: Sizes, direction: str) -> None:
+        super().__init__()
+        self.along = kind.make(sizes)
+        self.against = kind.make(sizes) if direction == "separate" else None
+
+    @override
+    def forward(self, x: Tensor, edge_index: Tensor, **beside: Tensor) -> Tensor:
+        """(num_nodes, hidden) -> (num_nodes, hidden)."""
+        found: Tensor = self.along(x, edge_index, **beside)
+        if self.against is None:
+            return found
+        return found + self.against(x, edge_index.flip(0), **beside)  # type: ignore[no-any-return]
+
+
+class EdgeEncoder(nn.Module):
+    """Vectors of nodes: ``pre``, then layers with ReLU and dropout.
+
+    Parameters
+    ----------
+    name, direction : str
+        Of ``ENCODERS``; see :class:`Layer`.
+    num_features, num_layers : int
+    sizes : Sizes
+    dropout : float
+        After each layer, while training.
+    common, own : torch.Generator
+        Initialise ``convs`` and ``pre``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        direction: str,
+        *,
+        num_features: int,
+        num_layers: int,
+        sizes: Sizes,
+        dropout: float,
+        common: torch.Generator,
+        own: torch.Generator,
+    ) -> None:
+        super().__init__()
+        kind = ENCODERS[name]
+        self.dropout, self._reads, self._direction = dropout, kind.reads, direction
+        self._edge_dim = sizes.edge_dim
+        self.pre = linear(num_features, sizes.hidden_dim, own)
+        with torch.random.fork_rng(devices=[]):  # PyG draws from the global generator
+            torch.manual_seed(common.initial_seed())
+            self.convs = nn.ModuleList(
+                Layer(kind, sizes, direction) for _ in range(num_layers)
+            )
+
+    def edges(self, graph: Graph) -> tuple[Tensor, dict[str, Tensor]]:
+        """Edges along which messages pass, and what layers read of them."""
+        index, beside = graph.edge_index, dict[str, Tensor]()
+        if self._reads == FEATURES:
+            attr = edge_features(graph, self._edge_dim)
+            beside = {} if attr is None else {"edge_attr": attr}
+        elif self._reads == WEIGHT and graph.edge_weight is not None:
+            beside = {"edge_weight": graph.edge_weight}
+        if self._direction == "both" and not graph.is_undirected:
+            back = torch.nonzero(index[0] != index[1])[:, 0]
+            index = torch.cat([index, index[:, back].flip(0)], 1)
+            beside = {n: torch.cat([t, t[back]]) for n, t in beside.items()}
+        return index, beside
+
+    def embed(self, graph: Graph, generator: torch.Generator | None) -> Tensor:
+        """Vectors of nodes, (num_nodes, hidden); dropout iff a generator is given."""
+        if isinstance(graph, Batch):
+            x = project(graph.x, self.pre)
+        else:
+            x = project_rows(graph.features, self.pre.weight) + self.pre.bias
+        index, beside = self.edges(graph)
+        for conv in self.convs:
+            x = relu_dropout(conv(x, index, **beside), self.dropout, generator)
+        return x
+
+
+class EdgeGNN(EdgeEncoder):
+    """An encoder, and what predicts for graphs, for nodes or for pairs of nodes.
+
+    Graphs: the sum over nodes, and features of the graph -> ``post`` -> ReLU, dropout
+    -> ``readout``. Nodes: ``readout`` alone. Pairs: both ends, and features of the edge
+    between them if there is one -> ``post`` -> ReLU, dropout -> ``readout``. Of an
+    undirected pair the ends count by their sum and their product.
+
+    Parameters
+    ----------
+    head : str
+        "graphs", "nodes", or of pairs "edges" or "links", which have no features.
+    num_outputs : int
+    num_beside : int
+        Features of a graph, or of the edge of a pair.
+    common, own : torch.Generator
+        Initialise ``convs`` and the rest; two, as in ``GIN``.
+    """
+
+    def __init__(
+        self,
+        head: str,
+        num_outputs: int,
+        *,
+        num_beside: int = 0,
+        sizes: Sizes,
+        common: torch.Generator,
+        own: torch.Generator,
+        **encoder: Any,
+    ) -> None:
+        super().__init__(**encoder, sizes=sizes, common=common, own=own)
+        width = sizes.hidden_dim
+        if head != "nodes":
+            num_in = (1 + (head in OF_PAIRS)) * width + num_beside
+            self.post = linear(num_in, width, own)
+        self.readout = linear(width, num_outputs, own)
+        self._head, self._has_beside = head, num_beside > 0
+
+    def represent(
+        self,
+        graph: Any,
+        generator: torch.Generator | None,
+        pairs: Tensor | None = None,
+    ) -> Tensor:
+        """Input of ``readout``, a row for each graph, node or pair."""
+        h = self.embed(graph, generator)
+        if self._head == "nodes":
+            return h
+        if self._head == "graphs":
+            h = sum_pool(h, graph.membership, graph.graph_of_node)
+            beside = graph.graph_x
+        else:
+            pairs = graph.pairs if pairs is None else pairs
+            u, v = h[pairs[0]], h[pairs[1]]
+            parts = [u + v, u * v] if graph.is_undirected else [u, v]
+            h, beside = torch.cat(parts, 1), None
+            if self._has_beside:
+                beside = edge_features(graph, self._edge_dim)
+                assert beside is not None
+                beside = beside[graph.item_edge]
+        if beside is not None:
+            h = torch.cat([h, beside], 1)
+        return relu_dropout(self.post(h), self.dropout, generator)
+
+    @override
+    def forward(
+        self,
+        graph: Any,
+        generator: torch.Generator | None,
+        pairs: Tensor | None = None,
+    ) -> Tensor:
+        """Logits, shape (num_rows, num_outputs); dropout iff a generator is given."""
+        return self.readout(self.represent(graph, generator, pairs))  # type: ignore[no-any-return]
+
+
+def edge_gnn(spec: ModelSpec[Any], head: str, own: torch.Generator) -> EdgeGNN:
+    """Build the encoder of a run and its head; ``own`` draws what may stay private."""
+    settings = spec.settings
+    beside = {"graphs": spec.num_graph_features, "edges": spec.num_edge_features}
+    return EdgeGNN(
+        head,
+        spec.num_classes,
+        num_beside=beside.get(head, 0),
+        name=settings.encoder,
+        direction=settings.direction,
+        num_features=spec.num_features,
+        num_layers=settings.num_layers,
+        dropout=settings.dropout,
+        sizes=Sizes(settings.hidden_dim, spec.num_edge_features, settings.pna_degree),
+        common=spec.common_generator(),
+        own=own,
+    )

@@ -1,0 +1,237 @@
+"""Encoders equal plain models of PyG with the same weights: outputs and gradients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import toys
+from torch import nn
+from torch_geometric import nn as pyg
+
+from clients.graphs.batching import CollatedGraphs
+from clients.graphs.whole_graph import NodeData
+from clients.models.encoders import ENCODERS, edge_gnn
+from fedgraph_flwr.core.data import GraphPartition, GraphSet, pointer
+from fedgraph_flwr.core.errors import ConfigError, DataError
+
+NONE = np.zeros(0, np.int64)
+DEGREE = 2.5
+
+
+def multigraphs(*, directed: bool, compact: bool = False, seed: int = 0) -> GraphSet:
+    """Four graphs with repeated edges and loops; the third has no edge, and in each
+    the last node has none."""
+    rng = np.random.default_rng(seed)
+    sizes, counts = [5, 7, 3, 6], [12, 20, 0, 15]
+    parts, rows, edge_counts = [], [], []
+    for n, count in zip(sizes, counts, strict=True):
+        ends = rng.integers(n - 1, size=(2, count))
+        row = np.arange(count) + sum(map(len, rows))
+        if not directed:
+            is_pair = ends[0] != ends[1]
+            ends = np.concatenate([ends, ends[::-1][:, is_pair]], axis=1)
+            row = np.concatenate([row, row[is_pair]])
+        order = np.lexsort((row, ends[1], ends[0]))
+        parts.append(ends[:, order])
+        rows.append(row[order])
+        edge_counts.append(len(order))
+    row = np.concatenate(rows)
+    values = rng.normal(size=(len(row) + 1, 3)).astype(np.float32)
+    return GraphSet(
+        name="toy",
+        x=rng.normal(size=(sum(sizes), 4)).astype(np.float32),
+        edge_index=np.concatenate(parts, axis=1).astype(np.int32),
+        node_ptr=pointer(sizes),
+        edge_ptr=pointer(edge_counts),
+        y=np.array([0, 1, 0, 1]),
+        num_features=4,
+        num_classes=2,
+        is_undirected=not directed,
+        is_simple=False,
+        edge_attr=(row % 3).astype(np.uint8) if compact else values[row],
+        num_edge_features=3,
+        edge_weight=rng.random(len(row) + 1).astype(np.float32)[row],
+        graph_x=rng.normal(size=(4, 2)).astype(np.float32),
+    )
+
+
+class Plain(nn.Module):
+    """The same in the words of PyG: on COO edges, one function per layer."""
+
+    def __init__(self, ours, name, graphs, direction):
+        super().__init__()
+        self.ours, self.name, self.direction = ours, name, direction
+        h, d = ours.pre.out_features, 4
+        mlp = lambda: nn.Sequential(nn.Linear(h, h), nn.ReLU(), nn.Linear(h, h))  # noqa: E731
+        deg = torch.zeros(4)
+        make = {
+            "gin": lambda: pyg.GINConv(mlp()),
+            "gine": lambda: pyg.GINEConv(mlp(), edge_dim=d),
+            "gcn": lambda: pyg.GCNConv(h, h),
+            "graphconv": lambda: pyg.GraphConv(h, h),
+            "gatv2": lambda: pyg.GATv2Conv(h, h, heads=4, concat=False, edge_dim=d),
+            "pna": lambda: pyg.PNAConv(
+                h,
+                h,
+                ["mean", "min", "max", "std"],
+                ["identity", "amplification", "attenuation"],
+                deg + 1,
+                edge_dim=d,
+            ),
+            "sage": lambda: pyg.SAGEConv(h, h),
+        }[name]
+        ways = ("along", "against") if direction == "separate" else ("along",)
+        self.convs = nn.ModuleList(
+            nn.ModuleDict({way: make() for way in ways}) for _ in ours.convs
+        )
+        self.convs.load_state_dict(ours.convs.state_dict())
+
+    def forward(self, x, edge_index, attr, weight, undirected):
+        given = {}
+        if self.name in ("gine", "gatv2", "pna"):
+            given = {"edge_attr": torch.cat([attr, weight[:, None]], 1)}
+        elif self.name in ("gcn", "graphconv"):
+            given = {"edge_weight": weight}
+        if self.direction == "both" and not undirected:
+            pairs = [k for k, (u, v) in enumerate(edge_index.T.tolist()) if u != v]
+            back = edge_index.flip(0)[:, pairs]
+            edge_index = torch.cat([edge_index, back], 1)
+            given = {k: torch.cat([t, t[pairs]]) for k, t in given.items()}
+        h = nn.functional.linear(x, self.ours.pre.weight, self.ours.pre.bias)
+        for conv in self.convs:
+            z = conv["along"](h, edge_index, **given)
+            if self.direction == "separate":
+                z = z + conv["against"](h, edge_index[[1, 0]], **given)
+            h = z.relu()
+        return h
+
+
+def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None
+    }
+
+
+def spec_of(graphs: GraphSet, name: str, direction: str, **more):
+    run = toys.resolved(
+        "fedavg",
+        **{"encoder": name, "direction": direction, "pna-degree": DEGREE, **more},
+    )
+    return run.spec(**graphs.widths)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("direction", ["both", "forward", "separate"])
+@pytest.mark.parametrize("name", sorted(ENCODERS))
+def test_an_encoder_is_pygs_on_batches_and_on_one_graph(name, direction, directed):
+    graphs = multigraphs(directed=directed)
+    spec = spec_of(graphs, name, direction)
+    batch = CollatedGraphs(graphs, toys.CPU).batch(np.arange(4))
+    ours = edge_gnn(spec, "graphs", spec.private_generator())
+    plain = Plain(ours, name, graphs, direction)
+    found = ours(batch, None)
+    args = batch.edge_index, batch.edge_attr, batch.edge_weight, not directed
+    pooled = pyg.global_add_pool(plain(batch.x, *args), batch.graph_of_node, 4)
+    wide = torch.cat([pooled, batch.graph_x], 1)
+    theirs = ours.readout(ours.post(wide).relu())
+    torch.testing.assert_close(found, theirs)
+    nn.functional.cross_entropy(found, batch.y).backward()
+    mine = gradients(ours.convs)
+    nn.functional.cross_entropy(theirs, batch.y).backward()
+    torch.testing.assert_close(mine, gradients(plain.convs), rtol=1e-4, atol=1e-5)
+    # one graph, whose nodes and whose edges are predicted
+    one = graphs.take(np.array([1]))
+    of_nodes = replace(one, y=np.arange(7) % 2, pairs=None, item_edge=None)
+    partition = GraphPartition(
+        client_id=0,
+        graphs=of_nodes,
+        graph_ids=np.arange(7),
+        train=np.arange(3),
+        val=np.arange(3, 5),
+        test=np.arange(5, 7),
+    )
+    whole = NodeData.collate(partition, toys.CPU).whole
+    h = plain(
+        whole.x, whole.edge_index, whole.edge_attr, whole.edge_weight, not directed
+    )
+    nodes = edge_gnn(spec, "nodes", spec.private_generator())
+    nodes.load_state_dict(ours.state_dict(), strict=False)
+    torch.testing.assert_close(nodes(whole, None), nodes.readout(h))
+
+
+@pytest.mark.parametrize("head", ["edges", "links"])
+@pytest.mark.parametrize("directed", [True, False])
+def test_pairs_are_seen_by_both_ends_and_by_the_edge(directed, head):
+    one = multigraphs(directed=directed).take(np.array([1]))
+    items = np.array([0, 3, 4])
+    graphs = replace(
+        one, y=np.array([0, 1, 1]), pairs=one.edge_index[:, items], item_edge=items
+    )
+    partition = GraphPartition(
+        client_id=0,
+        graphs=graphs,
+        graph_ids=items,
+        train=items[:1] * 0,
+        val=np.array([1]),
+        test=np.array([2]),
+    )
+    whole = NodeData.collate(partition, toys.CPU).whole
+    spec = spec_of(graphs, "gatv2", "both")
+    model = edge_gnn(spec, head, spec.private_generator())
+    h = model.embed(whole, None)
+    for row, item in enumerate(items.tolist()):
+        u, v = h[one.edge_index[:, item].astype(int)]
+        z = torch.cat([u, v] if directed else [u + v, u * v])
+        if head == "edges":
+            own = torch.from_numpy(
+                np.append(graphs.edge_attr[item], graphs.edge_weight[item])
+            )
+            z = torch.cat([z, own])
+        expected = model.readout(model.post(z).relu())
+        torch.testing.assert_close(model(whole, None)[row], expected)
+
+
+def test_numbers_of_columns_are_one_hot_rows():
+    compact = multigraphs(directed=True, compact=True)
+    wide = replace(compact, edge_attr=np.eye(3, dtype=np.float32)[compact.edge_attr])
+    spec = spec_of(wide, "gine", "separate")
+    model = edge_gnn(spec, "graphs", spec.private_generator())
+    for positions in ([0], [3, 0, 1]):
+        given = [
+            model(CollatedGraphs(g, toys.CPU).batch(np.array(positions)), None)
+            for g in (compact, wide)
+        ]
+        torch.testing.assert_close(*given)
+
+
+def test_what_an_encoder_cannot_read_is_refused():
+    graphs = multigraphs(directed=True)
+    client = toys.resolved("fedavg").method.client
+    bare = replace(graphs, edge_attr=None, edge_weight=None, num_edge_features=0)
+    negative = replace(graphs, edge_weight=-graphs.edge_weight)
+    for given, encoder, words in (
+        (graphs, "paper", "which this model does not read"),
+        (bare, "gine", "has none"),
+        (negative, "gcn", "has a weight of -"),
+    ):
+        with pytest.raises(DataError, match=words):
+            client.check_graphs(given, toys.run_settings(encoder=encoder))
+    for method, changes, words in (
+        ("fedgkd", {"encoder": "gin"}, "encoder must be 'paper' for fedgkd"),
+        ("fedavg", {"encoder": "pna"}, "pna-degree must be above 0"),
+        (
+            "fedavg",
+            {
+                "encoder": "pna",
+                "pna-degree": 2.0,
+                "privacy.update-clip": 1.0,
+                "privacy.update-noise": 1.0,
+            },
+            "would change the constants",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            toys.resolved(method, **changes)
