@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
@@ -51,6 +52,7 @@ from .results.printed import (
     STATISTICS,
     describe_network,
     describe_unscored,
+    mean_degree,
     network_facts,
     statistics_table,
     summary_table,
@@ -402,6 +404,10 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
         )
     from clients.base import start_of  # here: it takes a second
 
+    settings = resolved.settings
+    if settings.encoder == "pna" and not settings.pna_degree:
+        degree = mean_degree(clients)
+        resolved = replace(resolved, settings=replace(settings, pna_degree=degree))
     client = resolved.method.client
     spec = resolved.spec(**clients[min(clients)].widths)
     start = start_of(client, spec)

@@ -21,13 +21,16 @@ from safetensors.numpy import load_file
 
 import datasets
 from datasets import load_partition
+from datasets.edge_items import edge_items
 from datasets.splits import mask_tasks
 from datasets.synthetic import generate_client
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphPartition
 from fedgraph_flwr.core.rules import Value, read_toml
 from fedgraph_flwr.core.tasks import (
+    EDGE_CLASSIFICATION,
     GRAPH_EMBEDDING,
+    LINK_PREDICTION,
     MULTI_TASK_CLASSIFICATION,
     NODE_CLASSIFICATION,
 )
@@ -70,6 +73,11 @@ OF_TASK: Mapping[str, Mapping[str, Value]] = {
         "local-epochs": 2,  # of one step each, the first where nothing has drifted yet
     },
 }
+OF_TASK = {
+    **OF_TASK,
+    EDGE_CLASSIFICATION.name: OF_TASK[NODE_CLASSIFICATION.name],
+    LINK_PREDICTION.name: {**OF_TASK[NODE_CLASSIFICATION.name], "negatives": 3},
+}
 OF_CASE: Mapping[str, Mapping[str, Value]] = read_toml(
     Path(__file__).with_suffix(".toml")
 )
@@ -100,11 +108,22 @@ def federation(settings: RunSettings, client_id: int) -> GraphPartition:
     """Stand in for ``datasets.load_partition``: a few graphs of "synthetic".
 
     Of five in a row three train, one validates and one tests. Where nodes are
-    classified, it is the graph of "planted". Where graphs have tasks, they have two.
+    classified, it is the graph of "planted"; where edges are, the class of one says
+    whether its ends have the same. Where graphs have tasks, they have two.
     """
     kind, count = datasets.label_kind(settings), 20 + 5 * client_id
-    if kind == "nodes":
+    if kind in ("nodes", "links"):
         return load_partition(settings, client_id)
+    if kind == "edges":
+        of_nodes = load_partition(
+            replace(settings, task="node-classification"), client_id
+        )
+        graphs = of_nodes.graphs
+        source, target = graphs.y[graphs.edge_index]
+        labelled = replace(
+            graphs, edge_y=(source == target) * 1, edge_classes=["unlike", "alike"]
+        )
+        return edge_items(replace(of_nodes, graphs=labelled), settings)
     graphs = generate_client(client_id, settings.split_seed).take(np.arange(count))
     tasks: tuple[str, ...] = ()
     if kind != "classes":

@@ -213,7 +213,7 @@ def introduce(
     is_free = not (is_own or resolved.privacy.is_on) and datasets.is_users(settings)
     asks = settings.tell_statistics or (is_free and kind == "regression")
     if asks and policy.statistics:
-        is_binary = kind == "binary"
+        is_binary = kind in ("binary", "links")
         facts[TELLS] = measure(partition, is_binary=is_binary).to_json()
     split = hash_split(partition, with_files=not is_private)
     if is_hidden:  # splits keep shares of classes: it would confirm a guess of labels

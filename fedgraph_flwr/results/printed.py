@@ -18,6 +18,7 @@ from strategies.base import AbstractGraphStrategy
 from strategies.round_report import ClientInfo
 
 from ..core.data import MOST_TARGETS, TELLS, Statistics
+from ..core.errors import ConfigError
 from ..core.mixing import mixing_matrix, spectral_gap
 from ..core.network import Network
 from ..core.tasks import CLASS_SCORES, OF_COMMONEST, OF_MEAN, POOLED
@@ -344,6 +345,23 @@ def statistics_table(clients: Mapping[int, ClientInfo]) -> pd.DataFrame:
                 row[name] = value
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def mean_degree(clients: Mapping[int, ClientInfo]) -> float:
+    """Mean number of edges that leave a node of any client.
+
+    Raises
+    ------
+    ConfigError
+        A client does not tell it.
+    """
+    told = statistics_table(clients)
+    if "degree" not in told or told["degree"].isna().any():
+        raise ConfigError(
+            "pna-degree is 0, and some client tells no statistics, from which it"
+            " follows; set pna-degree in the run config"
+        )
+    return float(np.average(told["degree"], weights=told["num_nodes"]))
 
 
 def unlike_targets(clients: Mapping[int, ClientInfo], *, is_scaled: bool) -> list[str]:

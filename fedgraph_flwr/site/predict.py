@@ -112,7 +112,7 @@ def _tell(found: Predictions, facts: Mapping[str, Any]) -> None:
 
 def _ranking(found: Predictions) -> list[str]:
     """Say how to find a rare class, where predictions alone do not show it."""
-    names, labels, is_binary = found.labels_of, found.labels, found.kind == "binary"
+    names, labels, is_binary = found.labels_of, found.labels, found.is_binary
     if not found.names or not (is_binary or (found.is_of_classes and len(names) > 1)):
         return []
     notes = []

@@ -83,6 +83,11 @@ class Predictions:
     spreads: tuple[float, ...] = ()
 
     @property
+    def is_binary(self) -> bool:
+        """Whether each item is predicted yes or no, for one target or several."""
+        return self.kind in ("binary", "links")
+
+    @property
     def is_of_classes(self) -> bool:
         """Whether each item is predicted to be of one class."""
         return self.kind in ("classes", "nodes", "edges")
@@ -96,7 +101,7 @@ class Predictions:
     @property
     def predicted(self) -> NDArray[np.int64]:
         """Number of each item's class; of labels yes and no, 1 or 0 for each."""
-        if self.kind == "binary":
+        if self.is_binary:
             return np.asarray(self.outputs >= 0, np.int64)
         return np.asarray(self.outputs.argmax(1), np.int64)
 
@@ -111,7 +116,7 @@ class Predictions:
             return outputs
         from scipy.special import expit, softmax  # here: it takes a tenth of a second
 
-        found = expit(outputs) if self.kind == "binary" else softmax(outputs, axis=1)
+        found = expit(outputs) if self.is_binary else softmax(outputs, axis=1)
         return np.asarray(found, np.float64)
 
     def score(self) -> float | None:
@@ -481,6 +486,8 @@ def _as_in_a_run(threads: int) -> Iterator[None]:
 
 def _all_to_test(graphs: GraphSet, kind: str) -> GraphPartition:
     count = graphs.num_nodes if kind == "nodes" else len(graphs)
+    if graphs.pairs is not None:
+        count = graphs.pairs.shape[1]
     return GraphPartition(
         client_id=0,
         graphs=graphs,

@@ -41,6 +41,8 @@ _WHAT = {
     "regression": "predicts one or more numbers for a graph",
     "embedding": "gives each graph a row of numbers, its embedding",
     "nodes": "classifies the nodes of one graph",
+    "edges": "classifies the edges of one graph",
+    "links": "finds links that a graph lacks",
 }
 
 

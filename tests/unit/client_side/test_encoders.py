@@ -194,6 +194,19 @@ def test_pairs_are_seen_by_both_ends_and_by_the_edge(directed, head):
         torch.testing.assert_close(model(whole, None)[row], expected)
 
 
+def test_pna_scales_by_the_logarithm_of_the_degree():
+    """As PyG makes it of nodes that all have this degree."""
+    graphs = multigraphs(directed=True)
+    spec = spec_of(graphs, "pna", "both", **{"pna-degree": 3.0})
+    model = edge_gnn(spec, "graphs", spec.private_generator())
+    theirs = pyg.aggr.DegreeScalerAggregation(
+        ["mean"], ["identity"], torch.tensor([0, 0, 0, 9])
+    )
+    ours = model.convs[0].along.aggr_module
+    torch.testing.assert_close(ours.avg_deg_lin, theirs.avg_deg_lin)
+    torch.testing.assert_close(ours.avg_deg_log, theirs.avg_deg_log)
+
+
 def test_numbers_of_columns_are_one_hot_rows():
     compact = multigraphs(directed=True, compact=True)
     wide = replace(compact, edge_attr=np.eye(3, dtype=np.float32)[compact.edge_attr])
