@@ -326,6 +326,7 @@ def _automatic(
         "encoder": PAPER,
         **method.task.automatic,  # the kind of learning
         **info.automatic,  # the protocol published for the data set
+        **({"held-out": 0.2} if method.task.key in OF_EDGES else {}),  # of edges
         **method.params.RUN,  # the method's paper
         **published,  # the same, for this data set
         **info.fixed,  # the data set, in what is no paper's choice

@@ -154,7 +154,7 @@ def run_settings(**changes) -> RunSettings:
     given = {k.replace("_", "-"): v for k, v in {**base, **changes}.items()}
     info = find_dataset(given["dataset"])
     of_task = {"task": "graph-classification", "patience": 0, "min-rounds": 0}
-    always = {"evaluate-every": 1, "checkpoint-every": 1}
+    always = {"evaluate-every": 1, "checkpoint-every": 1, "encoder": "paper"}
     automatic = {**of_task, **always, **info.automatic}
     return build(RunSettings, {**defaults(), **given}, automatic)
 

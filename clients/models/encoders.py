@@ -82,7 +82,6 @@ def _pna(sizes: Sizes) -> nn.Module:
     return made
 
 
-OF_PAIRS = "edges", "links"
 FEATURES, WEIGHT, NOTHING = "features", "weight", ""
 ENCODERS = {
     "gin": Kind(NOTHING, lambda s: GINConv(_mlp(s))),
@@ -194,29 +193,34 @@ class EdgeEncoder(nn.Module):
         return index, beside
 
     def embed(self, graph: Graph, generator: torch.Generator | None) -> Tensor:
-        """Vectors of nodes, (num_nodes, hidden); dropout iff a generator is given."""
+        """Vectors of nodes, (num_nodes, hidden), before the last ReLU.
+
+        Dropout iff a generator is given.
+        """
         if isinstance(graph, Batch):
             x = project(graph.x, self.pre)
         else:
             x = project_rows(graph.features, self.pre.weight) + self.pre.bias
         index, beside = self.edges(graph)
-        for conv in self.convs:
+        *first, last = self.convs
+        for conv in first:
             x = relu_dropout(conv(x, index, **beside), self.dropout, generator)
-        return x
+        return last(x, index, **beside)  # type: ignore[no-any-return]
 
 
 class EdgeGNN(EdgeEncoder):
     """An encoder, and what predicts for graphs, for nodes or for pairs of nodes.
 
     Graphs: the sum over nodes, and features of the graph -> ``post`` -> ReLU, dropout
-    -> ``readout``. Nodes: ``readout`` alone. Pairs: both ends, and features of the edge
-    between them if there is one -> ``post`` -> ReLU, dropout -> ``readout``. Of an
-    undirected pair the ends count by their sum and their product.
+    -> ``readout``. Nodes: ``readout`` alone. Edges: both ends (undirected: their sum
+    and product), and the edge's own features -> as graphs. Links: the product of both
+    ends, of which a directed link's target goes through ``post``, and ``readout`` of
+    their sum.
 
     Parameters
     ----------
     head : str
-        "graphs", "nodes", or of pairs "edges" or "links", which have no features.
+        "graphs", "nodes", "edges" or "links".
     num_outputs : int
     num_beside : int
         Features of a graph, or of the edge of a pair.
@@ -238,46 +242,44 @@ class EdgeGNN(EdgeEncoder):
         super().__init__(**encoder, sizes=sizes, common=common, own=own)
         width = sizes.hidden_dim
         if head != "nodes":
-            num_in = (1 + (head in OF_PAIRS)) * width + num_beside
+            num_in = (1 + (head == "edges")) * width + num_beside
             self.post = linear(num_in, width, own)
         self.readout = linear(width, num_outputs, own)
         self._head, self._has_beside = head, num_beside > 0
 
-    def represent(
-        self,
-        graph: Any,
-        generator: torch.Generator | None,
-        pairs: Tensor | None = None,
-    ) -> Tensor:
-        """Input of ``readout``, a row for each graph, node or pair."""
+    def represent(self, graph: Any, generator: torch.Generator | None) -> Tensor:
+        """Input of ``readout``, a row for each graph, node or edge."""
         h = self.embed(graph, generator)
+        if self._head != "edges":
+            h = relu_dropout(h, self.dropout, generator)
         if self._head == "nodes":
             return h
         if self._head == "graphs":
             h = sum_pool(h, graph.membership, graph.graph_of_node)
             beside = graph.graph_x
         else:
-            pairs = graph.pairs if pairs is None else pairs
-            u, v = h[pairs[0]], h[pairs[1]]
-            parts = [u + v, u * v] if graph.is_undirected else [u, v]
-            h, beside = torch.cat(parts, 1), None
-            if self._has_beside:
-                beside = edge_features(graph, self._edge_dim)
-                assert beside is not None
-                beside = beside[graph.item_edge]
+            u, v = h[graph.pairs]
+            h = torch.cat([u + v, u * v] if graph.is_undirected else [u, v], 1)
+            beside = edge_features(graph, self._edge_dim) if self._has_beside else None
+            beside = None if beside is None else beside[graph.item_edge]
         if beside is not None:
             h = torch.cat([h, beside], 1)
         return relu_dropout(self.post(h), self.dropout, generator)
 
     @override
-    def forward(
-        self,
-        graph: Any,
-        generator: torch.Generator | None,
-        pairs: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, graph: Any, generator: torch.Generator | None) -> Tensor:
         """Logits, shape (num_rows, num_outputs); dropout iff a generator is given."""
-        return self.readout(self.represent(graph, generator, pairs))  # type: ignore[no-any-return]
+        if self._head == "links":
+            return self.links(graph, generator, graph.pairs)
+        return self.readout(self.represent(graph, generator))  # type: ignore[no-any-return]
+
+    def links(
+        self, graph: Any, generator: torch.Generator | None, pairs: Tensor
+    ) -> Tensor:
+        """Logit of each of these pairs, (2, num_pairs) -> (num_pairs, 1)."""
+        u, v = self.embed(graph, generator)[pairs]
+        to = v if graph.is_undirected else self.post(v)
+        return (u * to).sum(1, keepdim=True) + self.readout(u + v)  # type: ignore[no-any-return]
 
 
 def edge_gnn(spec: ModelSpec[Any], head: str, own: torch.Generator) -> EdgeGNN:

@@ -75,10 +75,10 @@ class LinkPredictorClient(EdgeClassifierClient[P]):
 
     @override
     @classmethod
-    def predict(cls, model: nn.Module, data: NodeData, params: P) -> Tensor:
+    def predict(cls, model: Any, data: NodeData, params: P) -> Tensor:
         pairs = data.whole.pairs
         assert pairs is not None
-        return model(data.whole, None, pairs[:, data.held_out])  # type: ignore[no-any-return]
+        return model.links(data.whole, None, pairs[:, data.held_out])  # type: ignore[no-any-return]
 
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
@@ -92,7 +92,7 @@ class LinkPredictorClient(EdgeClassifierClient[P]):
         at = torch.searchsorted(joined, key).clamp(max=len(joined) - 1)
         counts = (joined[at] != key) & (target != links[0])
         others = torch.stack([links[0], target])[:, counts]
-        logits = self.model(batch, generator, torch.cat([links, others], 1))[:, 0]
+        logits = self.model.links(batch, generator, torch.cat([links, others], 1))[:, 0]
         y = torch.zeros_like(logits)
         y[: links.shape[1]] = 1
         return nn.functional.binary_cross_entropy_with_logits(logits, y)

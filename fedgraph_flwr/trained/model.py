@@ -25,7 +25,7 @@ from clients.tasks.scores import (
     roc_auc,
 )
 
-from ..core.config import RunSettings, build
+from ..core.config import PAPER, RunSettings, build
 from ..core.data import GraphPartition, GraphSet
 from ..core.errors import ConfigError, DataError
 from ..core.files import write_csv
@@ -420,7 +420,8 @@ def load_model(
 
 def _read_spec(about: About) -> tuple[type[GraphClient[Any]], ModelSpec[Any]]:
     """Read what a model is built from: its run's config, and the widths of the data."""
-    config = {**defaults(), **about.config, "checkpoint-every": 1}  # once 0
+    config = {**defaults(), "encoder": PAPER, **about.config}
+    config["checkpoint-every"] = 1  # once 0
     kind, task = about.kind, str(config["task"])
     method = on_data(find_method(str(config["method"])), kind, task)
     own, table = dict(about.config), method.params

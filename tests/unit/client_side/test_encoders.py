@@ -106,7 +106,7 @@ class Plain(nn.Module):
             if self.direction == "separate":
                 z = z + conv["against"](h, edge_index[[1, 0]], **given)
             h = z.relu()
-        return h
+        return z
 
 
 def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -134,7 +134,8 @@ def test_an_encoder_is_pygs_on_batches_and_on_one_graph(name, direction, directe
     plain = Plain(ours, name, graphs, direction)
     found = ours(batch, None)
     args = batch.edge_index, batch.edge_attr, batch.edge_weight, not directed
-    pooled = pyg.global_add_pool(plain(batch.x, *args), batch.graph_of_node, 4)
+    h = plain(batch.x, *args).relu()
+    pooled = pyg.global_add_pool(h, batch.graph_of_node, 4)
     wide = torch.cat([pooled, batch.graph_x], 1)
     theirs = ours.readout(ours.post(wide).relu())
     torch.testing.assert_close(found, theirs)
@@ -159,7 +160,7 @@ def test_an_encoder_is_pygs_on_batches_and_on_one_graph(name, direction, directe
     )
     nodes = edge_gnn(spec, "nodes", spec.private_generator())
     nodes.load_state_dict(ours.state_dict(), strict=False)
-    torch.testing.assert_close(nodes(whole, None), nodes.readout(h))
+    torch.testing.assert_close(nodes(whole, None), nodes.readout(h.relu()))
 
 
 @pytest.mark.parametrize("head", ["edges", "links"])
@@ -184,13 +185,14 @@ def test_pairs_are_seen_by_both_ends_and_by_the_edge(directed, head):
     h = model.embed(whole, None)
     for row, item in enumerate(items.tolist()):
         u, v = h[one.edge_index[:, item].astype(int)]
-        z = torch.cat([u, v] if directed else [u + v, u * v])
+        own = np.append(graphs.edge_attr[item], graphs.edge_weight[item])
         if head == "edges":
-            own = torch.from_numpy(
-                np.append(graphs.edge_attr[item], graphs.edge_weight[item])
-            )
-            z = torch.cat([z, own])
-        expected = model.readout(model.post(z).relu())
+            ends = [u, v] if directed else [u + v, u * v]
+            z = torch.cat([*ends, torch.from_numpy(own)])
+            expected = model.readout(model.post(z).relu())
+        else:
+            to = model.post(v) if directed else v
+            expected = u @ to + model.readout(u + v)
         torch.testing.assert_close(model(whole, None)[row], expected)
 
 
