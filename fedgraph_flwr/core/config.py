@@ -421,6 +421,11 @@ class RunSettings(Settings):
         return self.clients_per_round < self.num_training
 
     @property
+    def first_trainer(self) -> int:
+        """The first client that is not held out from training."""
+        return min(set(range(self.num_clients)) - self.never_train)
+
+    @property
     def num_training(self) -> int:
         """How many clients are not held out from training."""
         return self.num_clients - len(self.never_train)
