@@ -55,9 +55,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Table:
-    """One table of a folder, in its file, which messages call by its name."""
+    """One table of a folder, in its file, which messages call by its name.
+
+    ``names`` are those of the columns of a CSV file without a header.
+    """
 
     path: Path
+    names: tuple[str, ...] = ()
 
     @cached_property
     def rows(self) -> Rows:
@@ -68,7 +72,7 @@ class Table:
         DataError
             Also of a line with more or fewer cells than the header.
         """
-        found = read_rows(self.path)
+        found = read_rows(self.path, self.names)
         for row, why in found.odd.items():
             raise DataError(
                 f"{self.path}, line {found.lines[row]}: has {why}; complete the line,"
