@@ -236,15 +236,15 @@ def _open(path: Path) -> TextIOWrapper:
     return TextIOWrapper(file, "utf-16" if is_wide else "utf-8-sig", newline="")
 
 
-def _mark(path: Path, first: str) -> str:
-    """Return what separates cells, by the first line."""
-    names = _QUOTED.sub("", first)
-    found = [mark for mark in _MARKS if mark in names]
+def _mark(path: Path, first: str, num_cells: int) -> str:
+    """Return what separates cells, by the first line, and their number if not 0."""
+    bare = _QUOTED.sub("", first)
+    found = [m for m in _MARKS if m in bare and num_cells in (0, bare.count(m) + 1)]
     if len(found) > 1 and not first.lower().startswith("sep="):
         raise DataError(
             f"{path}, line 1: has {' and '.join(_MARKS[m] for m in found)}, and nobody"
             " can tell which separates cells; put names that have one of them in"
-            f" quotes, or {SAVE}"
+            f" quotes, begin with a line of names if there is none, or {SAVE}"
         )
     return found[0] if found else ","
 
@@ -254,7 +254,8 @@ def _read_csv(path: Path, names: Sequence[str]) -> Rows:
     found: dict[str, list[str]] = {}
     try:
         with _open(path) as handle:
-            mark = _mark(path, next((x for x in handle if x.strip("\r\n")), ""))
+            first = next((x for x in handle if x.strip("\r\n")), "")
+            mark = _mark(path, first, len(names))
             handle.seek(0)
             reader = csv.reader(handle, strict=True, delimiter=mark)
             header = [*names] or [
