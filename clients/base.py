@@ -106,6 +106,7 @@ class GraphClient(ClassicClient, Generic[P]):
         if job.device.type != "cpu":  # where it was built; to go over it takes time
             self.model.to(job.device)
         self.round = Round()  # of the message that is answered
+        self.is_last = False  # the closing evaluation is answered
         self.is_undone = False  # training overflowed, and the model is as it was before
 
     # A round -----------------------------------------------------------------------
@@ -150,6 +151,7 @@ class GraphClient(ClassicClient, Generic[P]):
         Parcel
             Scores, and the hash of the whole model.
         """
+        self.is_last = True
         self.load(parcel, header)
         measured = self._measure("post_aggregation")
         about = Parcel(

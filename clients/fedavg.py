@@ -1,4 +1,4 @@
-"""Client side of FedAvg's relatives: FedProx and self-train.
+"""Client side of FedAvg's relatives: FedProx, self-train, all data in one place.
 
 FedAvg itself (McMahan et al. 2017, Algorithm 1) is the client of a task as it is. What
 FedProx and self-train add to it is the same for every task: mixins, which
@@ -14,6 +14,8 @@ from typing_extensions import override
 from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.methods.fedavg import FedProxParams, LocalParams
 
+from .base import GraphClient
+from .job import P
 from .mixins import Pulled, SelfTrain
 
 _EPOCHS = "self-train/epochs"
@@ -56,3 +58,30 @@ class LimitedSelfTrain(SelfTrain[LocalParams]):
         if not self.params.epochs:
             return kept
         return {**kept, _EPOCHS: torch.tensor(self._num_done() + self._num_due())}
+
+
+class TrainsOnAll(GraphClient[P]):
+    """Mixin: the first client trains on the training items of all; others only measure.
+
+    Scores are of a client's own items all the same.
+    """
+
+    @property
+    def _trains(self) -> bool:
+        return self.job.client_id == self.job.settings.first_trainer
+
+    @override
+    def train(self, num_epochs: int | None = None) -> Parcel:
+        if not self._trains:
+            return Parcel()
+        own = self.data
+        assert self.job.pooled is not None  # sites refuse the method
+        self.data = self.job.pooled()
+        try:
+            return super().train(num_epochs)
+        finally:
+            self.data = own
+
+    @override
+    def update(self, trained: dict[str, Tensor]) -> Parcel:
+        return super().update(trained) if self._trains else Parcel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from logging import WARNING
@@ -125,6 +125,8 @@ class Job(Generic[P]):
     may_restart : bool
         The site's operator lets a client begin afresh when its private state is lost;
         otherwise the client fails.
+    pooled : callable, optional
+        Gives the training items of all clients; None at a site, which has its own.
     trusted : mapping of int to str, optional
         Fingerprints of other clients' keys, by client, that the operator confirmed;
         None if the operator wrote down none.
@@ -139,6 +141,7 @@ class Job(Generic[P]):
     site: PrivateSite
     device: torch.device
     may_restart: bool = False
+    pooled: Callable[[], ClientData] | None = None
     trusted: Mapping[int, str] | None = None
 
     @property

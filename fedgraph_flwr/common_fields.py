@@ -12,14 +12,18 @@ from .core.fields import LARGEST, Field, Kind, Phase
 from .core.privacy_settings import METRIC as PRIVACY
 from .core.rules import MOST_ROUNDS
 from .core.tasks import (
+    AT_RECALL,
     AVERAGE_PRECISION,
+    BY_TASK,
     CLASS_SCORES,
+    CONFUSION,
     LINK_SCORES,
     NO_SCORE,
     OF_COMMONEST,
     OF_MEAN,
     ON_ALL,
     ONE_CLASS,
+    THRESHOLD,
 )
 from .core.wire import (
     CLASS_COUNT,
@@ -57,6 +61,7 @@ _HASH_OR_NOTHING: Mapping[str, Any] = {
     "words": "a SHA-256 or nothing",
 }
 _OVER_TASKS = "(?:-own|-unseen|-task-(?P<task>[0-9]{1,6}))?"
+_OF_TASK = f"(?:{BY_TASK}(?P<task>[0-9]{{1,6}}))?"
 _TRANSFORMED = f"(?:-(?:{'|'.join(TRANSFORMS)}))?"
 _SCORES = (  # names of metrics, and their ranges
     (f"(?:{'|'.join(m for m in METRICS if m != 'ari')}){_TRANSFORMED}", 0.0, 1.0),
@@ -65,7 +70,9 @@ _SCORES = (  # names of metrics, and their ranges
     (f"(?:accuracy|roc-auc){ON_ALL}", 0.0, 1.0),
     (f"(?:{'|'.join([*CLASS_SCORES, *LINK_SCORES])}|accuracy{OF_COMMONEST})", 0.0, 1.0),
     (f"mae{ON_ALL}", 0.0, LARGEST),
-    (f"(?:roc-auc|{AVERAGE_PRECISION}){_OVER_TASKS}", 0.0, 1.0),
+    (f"(?:roc-auc|{'|'.join((AVERAGE_PRECISION, *AT_RECALL))}){_OVER_TASKS}", 0.0, 1.0),
+    (f"{THRESHOLD}{_OF_TASK}", 0.0, 1.0),
+    (f"(?:{'|'.join(CONFUSION)}){_OF_TASK}", 0.0, 2.0**53),
     (f"(?:mae|rmse)(?:{OF_MEAN})?{_OVER_TASKS}", 0.0, LARGEST),
     (f"{NO_SCORE}(?P<task>[0-9]{{1,6}})", 1.0, 1.0),
     ("tasks-skipped", 0.0, LARGEST),

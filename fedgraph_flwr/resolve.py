@@ -228,6 +228,14 @@ def _check_together(
             f"client-fraction must be 1 for {name}, got {settings.client_fraction:g}:"
             f" {params.NEEDS_ALL}; set client-fraction to 1 in the run config"
         )
+    is_apart = settings.shared_group != "all" or settings.is_sampled or privacy.is_on
+    if method.strategy.IN_ONE_PLACE and is_apart:
+        raise ConfigError(
+            f"method {name!r} trains one model on the data of all clients: it needs"
+            f" shared-group 'all', client-fraction 1 and no privacy keys, got"
+            f" {settings.shared_group!r}, {settings.client_fraction:g} and"
+            f" {'some' if privacy.is_on else 'none'}; correct the run config"
+        )
     if settings.evaluate_on == "all" and privacy.edge_epsilon > 0:
         raise ConfigError(
             "evaluate-on must be 'own' in a run with noise on edges"

@@ -59,6 +59,14 @@ VERBS: Verbs = {
     "stop": ("simulations.flower:stop", "Stop this project's background SuperLink."),
 }
 SITE: Verbs = {
+    "import": (
+        "fedgraph_flwr.site.importing:import_files",
+        "Make own tables of the files that you have.",
+        "fedgraph site import --nodes accounts.csv --edges transfers.csv --id account"
+        " --label fraud --source from_account --target to_account --out tables\n"
+        "fedgraph site import fc.npz --table subjects.csv --id subject --label label"
+        " --site site --density 0.2 --out tables",
+    ),
     "schema": ("fedgraph_flwr.site.schema:schema", "Make a schema.toml of own data."),
     "check": ("fedgraph_flwr.site.check:check", "Check this site before a run."),
     "baseline": (

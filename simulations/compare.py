@@ -179,8 +179,8 @@ def group_runs(found: Found) -> tuple[list[Group], list[str]]:
 
 
 def _rank(method: str) -> tuple[int, str]:
-    """Baselines come first."""
-    return {"local": 0, "fedavg": 1}.get(method, 2), method
+    """Baselines come first, and the ceiling last."""
+    return {"local": 0, "fedavg": 1, "centralized": 3}.get(method, 2), method
 
 
 def label_rows(runs: Iterable[Run]) -> dict[str, list[Run]]:

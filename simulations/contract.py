@@ -178,7 +178,10 @@ def completes(lab: Lab, case: str) -> str | None:
         for c in "012"
         for split in task.splits
     ]
-    wanted += [(r, c, "train", "post_training", "loss") for r in "123" for c in "012"]
+    trainers = "0" if row(case).strategy.IN_ONE_PLACE else "012"
+    wanted += [
+        (r, c, "train", "post_training", "loss") for r in "123" for c in trainers
+    ]
     for key in wanted:
         where = f"{key[4]} of client {key[1]} on {key[2]}, round {key[0]}, {key[3]}"
         if key not in seen:

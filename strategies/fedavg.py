@@ -71,6 +71,28 @@ class FedAvg(AbstractGraphStrategy):
 
 
 @final
+class Centralized(FedAvg):
+    """The ceiling: the first client trains on the items of all, the others measure."""
+
+    IN_ONE_PLACE = True
+
+    @override
+    def weight(self, client: int) -> float:
+        """1 for the client that trains."""
+        return float(client == self.settings.first_trainer)
+
+    @override
+    def uplink(self, server_round: int, client: int) -> Layout:
+        return super().uplink(server_round, client) if self.weight(client) else {}
+
+    @override
+    def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
+        """Take the model over; the old one stays if its client did not reply."""
+        of_one = {c: p for c, p in replies.items() if self.weight(c)}
+        super().step(server_round, of_one)
+
+
+@final
 class Local(AbstractGraphStrategy):
     """Self-train: hand out the common start, then send and receive no model."""
 

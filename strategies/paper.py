@@ -117,6 +117,7 @@ class Paper(ABC):
     TAKES_START: ClassVar[bool] = True  # hands out what :meth:`initialise` is given
     HAS_NEIGHBOURS: ClassVar[bool] = False  # clients train with each other
     ONE_MODEL: ClassVar[bool] = False  # after the last round, sent to all clients
+    IN_ONE_PLACE: ClassVar[bool] = False  # trains on all data, as only simulations can
     UNSPLIT: ClassVar[str] = ""  # what a run of one cluster to the end is, in words
     # Why no client can be held out from training; "" where the server has a model for
     # a client that never trains.

@@ -175,6 +175,10 @@ def resolved(method: str = "fedavg", **overrides) -> Resolved:
     return resolve({**defaults(), **tiny(method, **overrides)})
 
 
+# Cases that run at sites, too.
+AT_SITES = [case for case in CASES if not row(case).strategy.IN_ONE_PLACE]
+
+
 # Arrays that clients send beside shared tensors, as their method declares them; a site
 # that clips updates refuses these methods.
 SENT_BESIDE = {
@@ -207,7 +211,8 @@ def make_client(root: Path, method: str = "fedavg", *, partition=None, **overrid
         data = data.with_view(diffuse(partition.graphs, spec))
     store = ClientStore(root, "experiment", client_id=partition.client_id)
     site = run.site(store, is_secret=False)
-    return run.method.client(run.job(data, store, site, CPU))
+    job = replace(run.job(data, store, site, CPU), pooled=lambda: data)
+    return run.method.client(job)
 
 
 def in_doubles(client):

@@ -13,11 +13,13 @@ from flwr.common.logger import log
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.core.data import IntArray
+from fedgraph_flwr.core.data import IntArray, training_counts
 from fedgraph_flwr.core.tasks import (
     AVERAGE_PRECISION,
+    BY_TASK,
     NO_SCORE,
     OF_MEAN,
+    THRESHOLD,
 )
 from fedgraph_flwr.core.wire import Parcel, count_key, evaluation_key
 
@@ -27,10 +29,15 @@ from ..graphs.node_rows import MoleculeData, Nodes
 from ..job import P
 from ..losses import Loss, masked_bce, masked_l1
 from .scores import (
+    PRECISIONS,
     Array,
     TaskScores,
     average_precision,
+    best_threshold,
+    confusion,
     mean_absolute_error,
+    of_targets,
+    probabilities,
     roc_auc,
     root_mean_squared_error,
 )
@@ -103,7 +110,8 @@ class MultiTaskClient(GraphClient[P]):
         that has one, there is no score, and without any label no loss. If labels are
         numbers, errors are in the units of the files, and beside them are those of
         predicting the mean of the test labels (``mae-of-mean``, ``rmse-of-mean``, and
-        ``mae-of-mean-task-<number>``).
+        ``mae-of-mean-task-<number>``). After the last round, yes-or-no tasks also have
+        a threshold and counts of test graphs (:meth:`_counted`).
         """
         if point != "post_aggregation" and not self.MEASURES_TRAINED:
             return Parcel()
@@ -134,7 +142,33 @@ class MultiTaskClient(GraphClient[P]):
                 metrics[f"{at}loss"] = float(loss(logits[rows], learned[rows]))
             metrics[f"{at}tasks-skipped"] = headline.num_skipped
             metrics[count_key(split)] = len(labels[rows])
+        if self.is_last and not self.is_regression:
+            metrics |= self._counted(point, predicted, labels)
         return Parcel(metrics=metrics)
+
+    def _counted(self, point: str, logits: Array, y: Array) -> Metrics:
+        """Count test graphs of each task by a threshold, which is under "val".
+
+        It has the best F1 of yes or no, whichever fewer training labels are; without
+        one it is 0.5.
+        """
+        found: Metrics = {}
+        num_val, (no, yes) = self.data.num_val, training_counts(self.data.partition)
+        p = probabilities(logits, is_binary=True)
+        for k in range(y.shape[1]):
+            known = ~np.isnan(y[:, k])
+            val, test = known.copy(), known
+            val[num_val:], test[:num_val] = False, False
+            if not test.any():
+                continue
+            of_yes, is_yes = bool(yes[k] <= no[k]), y[:, k] == 1
+            limit = best_threshold(p[val, k], is_yes[val], of_yes=of_yes)
+            if not np.isnan(limit):
+                found[evaluation_key("val", point, f"{THRESHOLD}{BY_TASK}{k}")] = limit
+            called = p[test, k] >= (0.5 if np.isnan(limit) else limit)
+            for name, count in confusion(called, is_yes[test]).items():
+                found[evaluation_key("test", point, f"{name}{BY_TASK}{k}")] = count
+        return found
 
     def _of_mean(self, at: str, y: Array) -> Metrics:
         """Errors of predicting each task's mean label; none unless labels are numbers.
@@ -153,7 +187,11 @@ class MultiTaskClient(GraphClient[P]):
 
     def _scored(self, predicted: Array, y: Array) -> dict[str, TaskScores]:
         errors = {"rmse": root_mean_squared_error, "mae": mean_absolute_error}
-        ranks = {"roc-auc": roc_auc, AVERAGE_PRECISION: average_precision}
+        ranks = {
+            "roc-auc": roc_auc,
+            AVERAGE_PRECISION: average_precision,
+            **{name: of_targets(score) for name, score in PRECISIONS.items()},
+        }
         chosen = errors if self.is_regression else ranks
         return {name: score(predicted, y) for name, score in chosen.items()}
 

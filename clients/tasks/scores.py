@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 from fedgraph_flwr.core.data import GraphPartition, IntArray
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.tasks import (
+    AT_RECALL,
     AVERAGE_PRECISION,
+    CONFUSION,
     HITS,
     OF_COMMONEST,
     ONE_CLASS,
+    THRESHOLD,
 )
 from fedgraph_flwr.core.wire import (
     BY_PRECISION,
@@ -70,12 +73,21 @@ def roc_auc(scores: Array, y: Array) -> TaskScores:
     scores, y : float arrays, shape (num_graphs, num_tasks)
         Larger scores speak for class 1; ``y`` is 0, 1 or NaN.
     """
-    return _per_task(scores, y, lambda p, t: auc(Ranks(p[None], t[None] == 1))[0])
+    return of_targets(auc)(scores, y)
 
 
 def average_precision(scores: Array, y: Array) -> TaskScores:
     """Average precision of yes per task; skipped as in :func:`roc_auc`."""
-    return _per_task(scores, y, lambda p, t: precision(Ranks(p[None], t[None] == 1))[0])
+    return of_targets(precision)(scores, y)
+
+
+def of_targets(
+    score: Callable[[Ranks], NDArray[np.float64]],
+) -> Callable[[Array, Array], TaskScores]:
+    """Score of yes per task by a function of ranks; skipped as in :func:`roc_auc`."""
+    return lambda scores, y: _per_task(
+        scores, y, lambda p, t: float(score(Ranks(p[None], t[None] == 1))[0])
+    )
 
 
 class Ranks:
@@ -127,6 +139,67 @@ def precision(ranks: Ranks) -> NDArray[np.float64]:
     seen = np.take_along_axis(ranks.hits.cumsum(axis=1), ranks.places - 1, axis=1)
     found: NDArray[np.float64] = (ranks.hits * (seen / ranks.places)).sum(axis=1)
     return found / ranks.positive
+
+
+def precision_at(recall: float) -> Callable[[Ranks], NDArray[np.float64]]:
+    """Largest precision by row of all thresholds whose recall is as large as this."""
+
+    def score(ranks: Ranks) -> NDArray[np.float64]:
+        seen = np.take_along_axis(ranks.hits.cumsum(axis=1), ranks.places - 1, axis=1)
+        positive = ranks.positive[:, None]
+        is_enough = seen / positive >= recall
+        best: NDArray[np.float64] = np.where(is_enough, seen / ranks.places, 0).max(1)
+        return np.where(np.isnan(ranks.positive), np.nan, best)
+
+    return score
+
+
+PRECISIONS = {name: precision_at(share) for name, share in AT_RECALL.items()}
+
+
+def probabilities(outputs: Floats, *, is_binary: bool) -> NDArray[np.float64]:
+    """Probability of each class, or of yes for each target, from logits."""
+    from scipy.special import expit, softmax  # here: it takes a tenth of a second
+
+    wide = outputs.astype(np.float64)
+    return np.asarray(expit(wide) if is_binary else softmax(wide, axis=1), np.float64)
+
+
+def best_threshold(
+    p: NDArray[np.float64], is_yes: NDArray[np.bool_], *, of_yes: bool = True
+) -> float:
+    """Choose the probability from which an item is called yes.
+
+    Of the probabilities of all items it is the one with the best F1, of equals the
+    highest.
+
+    Parameters
+    ----------
+    p : float64 array, shape (num_items,)
+    is_yes : bool array of that shape
+    of_yes : bool
+        Whether F1 is that of yes, and not of no.
+
+    Returns
+    -------
+    float
+        NaN if labels are all the same, or a probability is not finite.
+    """
+    if not is_yes.any() or is_yes.all() or not np.isfinite(p).all():
+        return math.nan
+    ranks = Ranks(p[None], is_yes[None])
+    called, size, yes = ranks.places[0], len(p), int(is_yes.sum())
+    right = ranks.hits[0].cumsum()[called - 1]
+    f1 = right / (called + yes)
+    if not of_yes:
+        f1 = (size - yes - called + right) / (2 * size - called - yes)
+    return float(-np.sort(-p)[f1.argmax()])
+
+
+def confusion(called: NDArray[np.bool_], is_yes: NDArray[np.bool_]) -> dict[str, int]:
+    """Count items that were called yes or no, rightly or not: ``CONFUSION``."""
+    pairs = (called & is_yes, called & ~is_yes, ~called & is_yes, ~called & ~is_yes)
+    return {name: int(of.sum()) for name, of in zip(CONFUSION, pairs, strict=True)}
 
 
 def rank_classes(logits: Array, y: IntArray) -> Ranks | None:
@@ -247,9 +320,11 @@ def class_scores(
     Parcel
         ``metrics``: ``count/<split>``, and after ``eval/<split>/<point>/`` accuracy,
         loss, the mean of ``losses``, and average precision if it chooses. For test rows
-        also average precision, macro-f1 and roc-auc; the accuracy of always predicting
-        the class that is the commonest among the client's training labels; and
-        ``one-class``, the class that all rows are predicted to be, if it is one.
+        also average precision, macro-f1, roc-auc and precisions at fixed recalls; the
+        counts of :func:`confusion`, with the threshold under "val"; the accuracy of
+        always predicting the class that is the commonest among the client's training
+        labels; and ``one-class``, the class that all rows are predicted to be, if it is
+        one.
     """
     found: dict[str, int | float] = {}
     first = 0
@@ -271,11 +346,34 @@ def class_scores(
         if split == "test":
             beside["macro-f1"] = macro_f1(mine, y)
             beside["roc-auc"] = of_classes(auc, ranks, 1)
+            for name, score in PRECISIONS.items():
+                beside[name] = of_classes(score, ranks, rarest)
             beside |= _floor(partition, mine, y)
         for name, value in beside.items():
             if name == "loss" or not math.isnan(value):
                 found[evaluation_key(split, point, name)] = value
-    return Parcel(metrics=found)
+    return Parcel(metrics=found | _counted(partition, point, logits, facts.get(RAREST)))
+
+
+def _counted(
+    partition: GraphPartition, point: str, logits: Floats, rarest: object
+) -> dict[str, int | float]:
+    """Count test rows of the rarest class; of two classes by a threshold, if any."""
+    y, num_val = partition.graphs.y[partition.held_out], len(partition.val)
+    is_pair = logits.shape[1] == 2
+    sought = int(rarest) if isinstance(rarest, int) else 1
+    if not len(partition.test) or not (is_pair or isinstance(rarest, int)):
+        return {}
+    found: dict[str, int | float] = {}
+    is_yes, called = y == sought, logits.argmax(1) == sought
+    if is_pair:
+        p = probabilities(logits, is_binary=False)[:, sought]
+        limit = best_threshold(p[:num_val], is_yes[:num_val])
+        if not math.isnan(limit):
+            found[evaluation_key("val", point, THRESHOLD)] = limit
+            called = p >= limit
+    counts = confusion(called[num_val:], is_yes[num_val:])
+    return found | {evaluation_key("test", point, k): n for k, n in counts.items()}
 
 
 def _floor(partition: GraphPartition, logits: Floats, y: IntArray) -> dict[str, float]:

@@ -147,7 +147,8 @@ def build(
     units = read_units(table, key, schema, needs_targets=needs_targets)
     number_of = {name: row for row, name in enumerate(units.names)}
     x, flaws = read_features(tables.nodes, schema)
-    remarks = remark(tables.nodes, {f.column: f.categories for f in schema.features})
+    remarks = tables.told
+    remarks += remark(tables.nodes, {f.column: f.categories for f in schema.features})
     if needs_targets:
         remarks += remark(table, dict.fromkeys(schema.targets, schema.classes))
     if is_whole:

@@ -283,7 +283,7 @@ def infer_schema(
     is_whole = not is_one_graph(folder)
     tables = find_tables(folder, whole_graphs=is_whole)
     owner = "graph" if is_whole else "node"
-    notes: list[str] = []
+    notes = tables.told
     nodes = _columns(tables.nodes, owner, min_count)
     if tables.graphs is not None:
         need_columns(tables.graphs, ["graph", *(t for t in targets if t != ALL)])

@@ -23,7 +23,7 @@ from ..molecules import (
 from ..public.tu import load_tu
 from ..tabular.encode import first_few
 from ..tabular.schema_file import GRAPHS_CSV, SCHEMA_FILE, read_schema
-from ..tabular.table import read_rows
+from ..tabular.table import is_csv, read_rows
 from .graph_tables import build
 from .smiles import find_column
 
@@ -114,7 +114,7 @@ def _only_csv(path: Path) -> Path:
     """Return the one CSV file that a path leads to."""
     if path.is_file():
         return path
-    found = sorted(p for p in path.glob("*.csv") if not p.name.startswith("."))
+    found = sorted(filter(is_csv, path.iterdir()))
     if len(found) != 1:
         raise DataError(
             f"{path} has {len(found)} .csv files; give the path of the one to predict"

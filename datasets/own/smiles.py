@@ -33,7 +33,15 @@ from ..splits import need_graphs
 from ..tabular.cells import MIN_COUNT, TRUTH, is_missing, not_known, readings
 from ..tabular.encode import LeftOut, encode_targets, first_few, read_numbers
 from ..tabular.schema_file import ALL, Schema
-from ..tabular.table import CORRECT_PLACE, SPLIT, Rows, no_column, read_rows, unchanged
+from ..tabular.table import (
+    CORRECT_PLACE,
+    SPLIT,
+    Rows,
+    is_csv,
+    no_column,
+    read_rows,
+    unchanged,
+)
 
 _TABLE = 9  # part of every fingerprint: raise it when a file is read otherwise
 _CURE = (
@@ -62,7 +70,7 @@ def check_csv_settings(settings: RunSettings) -> None:
             f"csv-label-kind of dataset {SMILES_CSV!r} must be 'binary' or"
             " 'regression', got 'classes'; set it in the run config"
         )
-    if settings.num_clients > 1 and Path(settings.data_dir).suffix.lower() == ".csv":
+    if settings.num_clients > 1 and is_csv(Path(settings.data_dir)):
         raise ConfigError(
             f"data-dir {settings.data_dir!r} is one file, the whole data of one client,"
             f" but num-clients is {settings.num_clients}; set data-dir to a"
@@ -155,8 +163,7 @@ def _files(data_dir: str) -> tuple[list[Path], bool]:
     path = own_place(data_dir, "a CSV file, or of a folder with one")
     if path.is_file():
         return [path], False
-    found = (p for p in path.iterdir() if p.suffix.lower() == ".csv")
-    files = sorted(p for p in found if not p.name.startswith("."))
+    files = sorted(filter(is_csv, path.iterdir()))
     if not files:
         raise DataError(
             f"the folder {path} has no .csv file; put one into it for each client, or"
@@ -244,7 +251,8 @@ def build_from_csv(
     labels, flaws = encode_targets(kind, rows, cure=_CURE)
     for at, column, text in flaws[:1]:
         raise DataError(f"{path}, line {rows.lines[at]}, column {column!r}: {text}")
-    remarks = [
+    remarks = [rows.told] * bool(rows.told)
+    remarks += [
         note
         for task, cells in ((task, rows.cells[task]) for task in tasks)
         for note in not_known(task, cells, MIN_COUNT, numbers=read_numbers(cells))

@@ -23,6 +23,10 @@ _NOT_KNOWN = re.compile(  # without punctuation and blanks
 _NO_TEXT = re.compile(r"[-–—.?…'/\\]+|\\N|<?None>?|0000-00-00.*")
 TRUTH = {"true": 1.0, "false": 0.0}
 _NUMERAL = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
+_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
+_PLAIN = re.compile(r"[-+]?\d*[.,]?\d+")
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}[.,]\d{3}")  # or decimals
+_MOST = 0.9  # of the cells of a column of numbers are numbers
 LIMITS = "<>=~≤≥≈"
 _DAY = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?:[Tt ] *(\S+?) ?([-+]\S+)?)?")
 _DAY_0 = datetime(1970, 1, 1, tzinfo=UTC)
@@ -125,6 +129,60 @@ def readings(cell: str) -> tuple[str, ...]:
             number = text.replace(other, "").replace(mark, ".")
             found.setdefault(Decimal(number), number)
     return tuple(found.values())
+
+
+def with_points(
+    columns: dict[str, list[str]],
+) -> tuple[list[str], tuple[int, str, str] | None]:
+    """Write decimal commas of columns of numbers as points, in place.
+
+    Only for files whose cells no comma separates. At least nine of ten cells of a
+    column of numbers are numbers; in others commas stay.
+
+    Returns
+    -------
+    changed : list of str
+        Names of the columns with decimal commas.
+    flaw : (int, str, str) or None
+        Row, column and words of a cell that could mean something else: 1.234,56, or 2.5
+        beside 2,5; or 3,633 if no number of the file tells that its comma is decimal.
+    """
+    found, points = dict[str, list[str]](), dict[str, list[str]]()
+    for name, cells in columns.items():
+        if not any("," in c or "." in c for c in cells):
+            continue
+        are = {c: _is_meant(c) for c in {*cells} if not is_missing(c)}
+        known = [c for c in cells if c in are]
+        numbers = [c for c in known if are[c]]
+        if len(numbers) >= _MOST * len(known):
+            (found if any("," in c for c in numbers) else points)[name] = numbers
+    for name, numbers in found.items():
+        for cell in numbers:
+            if "." in cell or cell.count(",") > 1:
+                text = f"got {cell!r}, beside decimal commas; write decimals with one"
+                text += " mark in all rows, and nothing between thousands"
+                return [], (columns[name].index(cell), name, text)
+    commas = [c for numbers in found.values() for c in numbers if "," in c]
+    are_known = not all(map(_THOUSANDS.fullmatch, commas))
+    for name, numbers in points.items() if are_known else found.items():
+        marked = [c for c in numbers if "." in c or "," in c]
+        if all(map(_THOUSANDS.fullmatch, marked)):
+            text = (
+                f"{marked[0]!r} may mean thousands or decimals, beside decimal commas"
+            )
+            if not are_known:
+                text = f"{marked[0]!r} may mean {' or '.join(readings(marked[0]))}"
+            text += "; write nothing between thousands, and a point before decimals"
+            return [], (columns[name].index(marked[0]), name, text)
+    for name in found:
+        columns[name] = [
+            c.replace(",", ".") if _COMMA.fullmatch(c) else c for c in columns[name]
+        ]
+    return list(found), None
+
+
+def _is_meant(cell: str) -> bool:
+    return _PLAIN.fullmatch(cell) is not None or bool(readings(cell))
 
 
 def read_day(cell: str) -> float:

@@ -3,24 +3,36 @@
 Python's ``csv`` reads the files. pandas fills a line that is too short with empty
 cells, takes the first column of lines that are too long for an index, and passes over
 stray quotes. ``encode`` turns texts into numbers.
+
+CSV files may be UTF-8 or, with a mark at their begin, UTF-16, and packed by gzip. The
+first line says what separates cells: commas, semicolons or tabs.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
+import gzip
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 
 from fedgraph_flwr.core.errors import DataError, nearest
 from fedgraph_flwr.core.words import shortened
 
+from .cells import with_points
+
 _SOME = 1 << 12  # rows at once: Python's garbage collector is slow if many live
-_NEWLINE = re.compile(rb"\r\n|\r|\n")
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_MARKS = {",": "','", ";": "';'", "\t": "tabs"}  # between cells
+_ENDS = ("csv", "csv.gz", "parquet")  # of names of tables
 csv.field_size_limit(2**31 - 1)  # a cell may be a page; 131,072 letters else
 SPLIT = "split"  # column of roles
 SAVE = "save it as UTF-8 text, cells separated by commas"
@@ -32,19 +44,24 @@ class Rows:
     """Rows of a table: their lines in the file, and cells by column.
 
     ``odd`` says, by row, which lines have more or fewer cells than the header; their
-    cells are empty.
+    cells are empty. ``told`` says how the file was read, if not with commas and points.
     """
 
     lines: Sequence[int]
     cells: Mapping[str, Sequence[str]]
     odd: Mapping[int, str] = field(default_factory=dict)
+    told: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table of a folder, in its file, which messages call by its name."""
+    """One table of a folder, in its file, which messages call by its name.
+
+    ``names`` are those of the columns of a CSV file without a header.
+    """
 
     path: Path
+    names: tuple[str, ...] = ()
 
     @cached_property
     def rows(self) -> Rows:
@@ -55,7 +72,7 @@ class Table:
         DataError
             Also of a line with more or fewer cells than the header.
         """
-        found = read_rows(self.path)
+        found = read_rows(self.path, self.names)
         for row, why in found.odd.items():
             raise DataError(
                 f"{self.path}, line {found.lines[row]}: has {why}; complete the line,"
@@ -79,7 +96,7 @@ class Table:
 
     def at(self, line: int, column: str = "") -> str:
         """Name a place: file, line (row, if the file has no lines), column."""
-        unit = "line" if self.path.suffix == ".csv" else "row"
+        unit = "row" if self.path.suffix == ".parquet" else "line"
         place = f"{self.name}, {unit} {line}"
         return f"{place}, column {column!r}" if column else place
 
@@ -95,8 +112,16 @@ class Tables:
     @property
     def files(self) -> tuple[Path, ...]:
         """All files that are read."""
-        found = (self.graphs, self.nodes, self.edges)
-        return tuple(table.path for table in found if table is not None)
+        return tuple(table.path for table in self._all)
+
+    @property
+    def told(self) -> list[str]:
+        """How files were read, other than with commas and points."""
+        return [f"{t.name}: {t.rows.told}" for t in self._all if t.rows.told]
+
+    @property
+    def _all(self) -> list[Table]:
+        return [t for t in (self.graphs, self.nodes, self.edges) if t is not None]
 
 
 def holds_tables(folder: Path, *, of_any_kind: bool = False) -> bool:
@@ -131,8 +156,8 @@ def find_tables(folder: Path, *, whole_graphs: bool) -> Tables:
     Parameters
     ----------
     folder : Path
-        With ``nodes``, ``edges`` and, for whole graphs, ``graphs``, each as ``.csv`` or
-        ``.parquet``.
+        With ``nodes``, ``edges`` and, for whole graphs, ``graphs``, each as ``.csv``,
+        ``.csv.gz`` or ``.parquet``.
     whole_graphs : bool
 
     Raises
@@ -148,19 +173,20 @@ def find_tables(folder: Path, *, whole_graphs: bool) -> Tables:
 
 
 def _places(folder: Path, stem: str) -> list[Path]:
-    return [p for e in ("csv", "parquet") if (p := folder / f"{stem}.{e}").is_file()]
+    return [p for e in _ENDS if (p := folder / f"{stem}.{e}").is_file()]
 
 
 def _table(folder: Path, stem: str) -> Table:
     places = _places(folder, stem)
     if not places:
         raise DataError(
-            f"{folder} has no {stem}.csv (nor {stem}.parquet): {wanted_tables(folder)};"
-            f" write it as docs/own-data.md shows, or {CORRECT_PLACE}"
+            f"{folder} has no {stem}.csv (nor .csv.gz, .parquet):"
+            f" {wanted_tables(folder)}; write it as docs/own-data.md shows, or"
+            f" {CORRECT_PLACE}"
         )
     if len(places) > 1:
         raise DataError(
-            f"{folder} has {stem}.csv and {stem}.parquet; delete one of them"
+            f"{folder} has {' and '.join(p.name for p in places)}; delete one of them"
         )
     return Table(places[0])
 
@@ -175,28 +201,67 @@ def no_column(place: str, name: str, columns: Iterable[str], cure: str) -> DataE
     )
 
 
-def read_rows(path: Path) -> Rows:
+def is_csv(path: Path) -> bool:
+    """Whether a file is a CSV file by its name; one that can be seen."""
+    name = path.name.lower()
+    return name.endswith((".csv", ".csv.gz")) and not name.startswith(".")
+
+
+def read_rows(path: Path, names: Sequence[str] = ()) -> Rows:
     """Read a table; columns and cells lose spaces around them.
 
     Empty lines of a CSV file are passed over, and the first other one is the header.
-    A column may have no name, as an index that pandas writes.
+    A column may have no name, as an index that pandas writes. If commas do not separate
+    the cells, columns of numbers may have decimal commas, which become points.
+
+    Parameters
+    ----------
+    path : Path
+    names : sequence of str
+        Of the columns of a CSV file without a header.
 
     Raises
     ------
     DataError
-        The file cannot be read, or its header names no columns, or two alike.
+        The file cannot be read, or its header names no columns, or two alike; or nobody
+        can tell what separates cells, or what a comma in numbers means.
     """
-    return _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
+    return _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path, names)
 
 
-def _read_csv(path: Path) -> Rows:
+def _open(path: Path) -> TextIOWrapper:
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    file = opened(path, "rb")
+    is_wide = file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    return TextIOWrapper(file, "utf-16" if is_wide else "utf-8-sig", newline="")
+
+
+def _mark(path: Path, first: str, num_cells: int) -> str:
+    """Return what separates cells, by the first line, and their number if not 0."""
+    bare = _QUOTED.sub("", first)
+    found = [m for m in _MARKS if m in bare and num_cells in (0, bare.count(m) + 1)]
+    if len(found) > 1 and not first.lower().startswith("sep="):
+        raise DataError(
+            f"{path}, line 1: has {' and '.join(_MARKS[m] for m in found)}, and nobody"
+            " can tell which separates cells; put names that have one of them in"
+            f" quotes, begin with a line of names if there is none, or {SAVE}"
+        )
+    return found[0] if found else ","
+
+
+def _read_csv(path: Path, names: Sequence[str]) -> Rows:
     lines, odd, last = list[int](), dict[int, str](), 0
     found: dict[str, list[str]] = {}
     try:
-        with path.open(encoding="utf-8-sig", newline="") as handle:
-            reader = csv.reader(handle, strict=True)
-            header = [cell.strip() for cell in next(filter(None, reader), [])]
-            _check_columns(path, header)
+        with _open(path) as handle:
+            first = next((x for x in handle if x.strip("\r\n")), "")
+            mark = _mark(path, first, len(names))
+            handle.seek(0)
+            reader = csv.reader(handle, strict=True, delimiter=mark)
+            header = [*names] or [
+                cell.strip() for cell in next(filter(None, reader), [])
+            ]
+            _check_columns(path, header, mark)
             found = {column: [] for column in header}
 
             def filled() -> Iterator[list[str]]:
@@ -218,9 +283,16 @@ def _read_csv(path: Path) -> Rows:
                     found.values(), zip(*some, strict=True), strict=True
                 ):
                     column += map(str.strip, new)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise _no_csv(path, last + 1, error) from error
-    return Rows(lines, found, odd)
+    if mark == ",":
+        return Rows(lines, found, odd)
+    told, flaw = with_points(found)
+    if flaw:
+        row, name, text = flaw
+        raise DataError(f"{path}, line {lines[row]}, column {name!r}: {text}")
+    commas = f"; decimal commas of {', '.join(told)} are read as points" * bool(told)
+    return Rows(lines, found, odd, f"cells are separated by {_MARKS[mark]}{commas}")
 
 
 def _read_parquet(path: Path) -> Rows:
@@ -257,19 +329,18 @@ def _read_parquet(path: Path) -> Rows:
     return Rows(range(1, len(found[columns[0]]) + 1), found)
 
 
-def _check_columns(path: Path, columns: Sequence[str]) -> None:
+def _check_columns(path: Path, columns: Sequence[str], mark: str = ",") -> None:
     """Refuse a first line that names no columns, or two alike."""
-    mark = next((m for m in ";\t|" if len(columns) == 1 and m in columns[0]), "")
     odd = [c for c in columns if not c.isprintable()]
     twice = [c for c in columns if columns.count(c) > 1]
     if not columns:
         wrong = "is empty; its first line must name the columns"
     elif columns[0].lower().startswith("sep="):
         wrong = (
-            f"is {','.join(columns)!r}, for one program alone; delete it, and {SAVE}"
+            f"is {mark.join(columns)!r}, for one program alone; delete it, and {SAVE}"
         )
-    elif mark:
-        wrong = f"the column {columns[0]!r} has {mark!r} in its name; {SAVE}"
+    elif len(columns) == 1 and "|" in columns[0]:
+        wrong = f"the column {columns[0]!r} has '|' in its name; {SAVE}"
     elif odd:
         wrong = f"column {columns.index(odd[0]) + 1} has the name {odd[0]!r}; give it a"
         wrong += " name of printable letters"
@@ -320,8 +391,12 @@ def _no_csv(path: Path, line: int, error: Exception) -> DataError:
         with needing_permission():
             raise error
     if isinstance(error, UnicodeDecodeError):  # of many lines that a reader took in
-        try:
-            path.read_bytes().decode()
-        except UnicodeDecodeError as wrong:
-            line, error = len(_NEWLINE.findall(wrong.object[: wrong.start])) + 1, wrong
+        with _open(path) as handle:
+            before = bytes(handle.buffer.read())
+            try:
+                before.decode(handle.encoding)
+            except UnicodeDecodeError as wrong:
+                before, error = before[: wrong.start], wrong
+        text = before.decode(handle.encoding, "replace")
+        line = len(_NEWLINE.findall(text)) + 1
     return DataError(f"{path}, line {line}: cannot be read as CSV: {error}; {SAVE}")

@@ -372,11 +372,11 @@ class RunSettings(Settings):
         "sage",
         auto=True,
     )
-    """What makes vectors of nodes (docs/methods.md#encoders). `paper`: the method's
-    own, for undirected graphs. `auto`: that; `gatv2` if edges are learned."""
+    """Layers that read nodes and edges. `paper`: the method's own. `auto`: that, or
+    `gatv2` where edges are learned."""
     direction: str = choice("both", "both", "forward", "separate")
-    """How messages pass along directed edges: both ways alike, from source to target,
-    or both ways by layers of their own (`separate`). Not read by `paper`."""
+    """How messages pass along directed edges; `separate`: both ways, by layers of
+    their own."""
     edge_features: bool = flag(True)
     """Whether models see features and weights of edges."""
     pna_degree: float = number(0.0, 0)
@@ -447,6 +447,11 @@ class RunSettings(Settings):
     def is_sampled(self) -> bool:
         """Whether clients are drawn anew for each round."""
         return self.clients_per_round < self.num_training
+
+    @property
+    def first_trainer(self) -> int:
+        """The first client that is not held out from training."""
+        return min(set(range(self.num_clients)) - self.never_train)
 
     @property
     def num_training(self) -> int:

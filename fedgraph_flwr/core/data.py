@@ -448,6 +448,53 @@ def earth_mover_distance(class_counts: IntArray) -> float:
     return float(np.abs(counts - sizes * shares).sum() / total)
 
 
+def join_training(parts: Sequence[GraphPartition], *, of_nodes: bool) -> GraphPartition:
+    """Give the first client the training items of all, and none to validate and test.
+
+    Whole graphs are those that train. Where nodes are classified, the graphs of all
+    clients become one, without edges between them.
+    """
+    first, sets = parts[0], [p.graphs for p in parts]
+    start = pointer([s.num_nodes for s in sets])[:-1]
+    if of_nodes:
+        train = np.concatenate(
+            [p.train + at for p, at in zip(parts, start, strict=True)]
+        )
+        edges = [s.edge_index + at for s, at in zip(sets, start, strict=True)]
+    else:
+        sets = [p.graphs.take(p.train) for p in parts]
+        train = np.arange(sum(map(len, sets)))
+        edges = [s.edge_index for s in sets]
+    one, nothing = first.graphs, train[:0]
+    node_ptr, edge_ptr = (
+        pointer(np.concatenate([np.diff(ptr) for ptr in ptrs]))
+        for ptrs in ([s.node_ptr for s in sets], [s.edge_ptr for s in sets])
+    )
+    names = [n for n in (*_OF_EDGES, *_OF_GRAPHS) if getattr(one, n) is not None]
+    rows: dict[str, Any] = {
+        n: np.concatenate([getattr(s, n) for s in sets]) for n in ("x", "y", *names)
+    }
+    graphs = replace(
+        one,
+        edge_index=np.concatenate(edges, axis=1),
+        node_ptr=node_ptr[[0, -1]] if of_nodes else node_ptr,
+        edge_ptr=edge_ptr[[0, -1]] if of_nodes else edge_ptr,
+        is_undirected=all(s.is_undirected for s in sets),
+        is_simple=all(s.is_simple for s in sets),
+        **rows,
+    )
+    return replace(
+        first,
+        graphs=graphs,
+        graph_ids=np.arange(len(graphs.y)),
+        train=train,
+        val=nothing,
+        test=nothing,
+        task_ids=None,
+        data_hash="",
+    )
+
+
 def training_counts(partition: GraphPartition) -> IntArray:
     """Count a client's training labels: (num_classes,), or (2, num_tasks) of 0 and 1.
 

@@ -33,11 +33,16 @@ HITS = (1, 3, 10)  # ranks of a hidden link that count as a hit
 LINK_SCORES = "mrr", *(f"hits-{k}" for k in HITS)
 OF_COMMONEST = "-of-commonest"  # after accuracy: of predicting the commonest class
 ONE_CLASS = "one-class"  # metric where all test items are predicted to be this class
+AT_RECALL = {"precision-at-recall-50": 0.5, "precision-at-recall-90": 0.9}
 CLASS_SCORES = {  # beside accuracy, from 0 to 1, and how tables call them
     AVERAGE_PRECISION: "average precision",
     "macro-f1": "macro-F1",
     "roc-auc": "ROC-AUC",
+    **{name: f"precision@recall={share}" for name, share in AT_RECALL.items()},
 }
+THRESHOLD = "threshold"  # of a probability, chosen on validation items
+# Counts of test items of one class, or of one target's yes, by the threshold.
+CONFUSION = ("true-positives", "false-positives", "false-negatives", "true-negatives")
 _OF_CLASSES = *CLASS_SCORES, f"accuracy{OF_COMMONEST}"
 OF_MEAN = "-of-mean"  # after an error's name: that of predicting the labels' mean
 ON_ALL = "-on-all"  # after a metric's name: on the test sets of all clients
@@ -330,7 +335,7 @@ MULTI_TASK_CLASSIFICATION = replace(
     metric="roc-auc",
     larger_is_better=True,
     labels=("binary",),
-    also=(AVERAGE_PRECISION,),
+    also=(AVERAGE_PRECISION, *AT_RECALL),
     require=_OF_TARGETS,
     regression=MULTI_TASK_REGRESSION,
 )

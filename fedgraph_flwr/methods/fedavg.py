@@ -1,4 +1,4 @@
-"""FedAvg, FedProx and self-train: what all other methods are compared with.
+"""FedAvg, FedProx, self-train and all data in one place: what methods stand beside.
 
 McMahan et al. 2017, arXiv:1602.05629 (FedAvg); Li et al. 2020, arXiv:1812.06127
 (FedProx). Self-train ("local") is the baseline of Xie et al. 2021, Sec. 5.1: every
@@ -7,12 +7,14 @@ client trains alone from the common start.
 Message fields
 --------------
 down  ``shared/<name>``: the averaged tensors (``local``: round 1 only, the start).
-up    ``shared/<name>``: the trained tensors (``local``: nothing).
+up    ``shared/<name>``: the trained tensors (``local``: nothing; ``centralized``: the
+      first client alone).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ..core.config import Settings
 from ..core.method import Method, on_every_task
@@ -48,6 +50,14 @@ class LocalParams(Settings):
     """
 
 
+@dataclass(frozen=True, kw_only=True)
+class CentralizedParams(Settings):
+    """No parameters: one model is trained, as if no data were apart."""
+
+    NEEDS_ALL = "one client trains on the data of all"
+    RUN = MappingProxyType({"shared-group": "all", "persist-optimizer": True})
+
+
 METHODS = {
     "local": Method(
         params=LocalParams,
@@ -61,5 +71,14 @@ METHODS = {
     "fedavg": Method(),
     "fedprox": Method(
         params=FedProxParams, clients=on_every_task("clients.fedavg:Proximal")
+    ),
+    "centralized": Method(
+        params=CentralizedParams,
+        strategy="strategies.fedavg:Centralized",
+        clients={
+            **on_every_task("clients.fedavg:TrainsOnAll"),
+            GRAPH_EMBEDDING: ("clients.fedavg:TrainsOnAll", "clients.fclg:FCLGClient"),
+        },
+        params_of={GRAPH_EMBEDDING: FCLGParams},
     ),
 }

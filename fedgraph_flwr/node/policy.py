@@ -252,6 +252,12 @@ def agree_at(
     resolved = resolve_at(node, policy, run_config)
     policy.check_run(resolved)
     check_node(node)
+    if is_site(node) and resolved.method.strategy.IN_ONE_PLACE:
+        raise ConfigError(
+            f"method {resolved.settings.method!r} trains on the data of all clients in"
+            " one place, which no site has: it is for simulation; set method to"
+            " another, e.g. fedavg"
+        )
     check_identity(resolved, node)
     hosted = hosted_clients(node, resolved.settings.num_clients)
     settings = own_folders(resolved.settings, node)

@@ -34,7 +34,7 @@ from clients.store import (
 )
 
 from ..core import plugins
-from ..core.data import GraphPartition
+from ..core.data import GraphPartition, join_training
 from ..core.errors import ConfigError, DataError, FedGraphError, WireError, full_reason
 from ..core.privacy_settings import METRIC as PRIVACY
 from ..core.process import Kept, choose_device, log_failure
@@ -219,13 +219,34 @@ def _load(
     partition = datasets.load_partition(settings, client_id)
     check_features(partition.graphs, resolved.privacy)
     resolved.method.client.check_graphs(partition.graphs, settings)
-    collate = resolved.method.client.DATA.collate
     if site is not None:
         partition = noisy_partition(partition, site)
     elif resolved.privacy.edge_epsilon > 0:
         bare = replace(partition, graphs=partition.graphs.without_edges())
-        return replace(collate(bare, device), partition=partition)
-    data = collate(partition, device)
+        data = resolved.method.client.DATA.collate(bare, device)
+        return replace(data, partition=partition)
+    return _collated(resolved, partition, device)
+
+
+def _pooled(resolved: Resolved, device: torch.device) -> ClientData:
+    """Load the training items of all clients that train, once per process."""
+    settings = resolved.settings
+
+    def load() -> ClientData:
+        trainers = sorted(set(range(settings.num_clients)) - settings.never_train)
+        parts = [load_data(resolved, c, device, None).partition for c in trainers]
+        of_nodes = datasets.label_kind(settings) == "nodes"
+        joined = join_training(parts, of_nodes=of_nodes)
+        return _collated(resolved, joined, device)
+
+    return kept_data.get((resolved, device), load)
+
+
+def _collated(
+    resolved: Resolved, partition: GraphPartition, device: torch.device
+) -> ClientData:
+    settings = resolved.settings
+    data = resolved.method.client.DATA.collate(partition, device)
     spec = resolved.method.client.diffusion(resolved.params)
     if spec is None:
         return data
@@ -364,6 +385,7 @@ def _make_client(
         resolved.job(data, store, site, device),
         may_restart=node.get(FRESH_START) is True,
         trusted=trusted_peers(node),
+        pooled=None if is_site(node) else partial(_pooled, resolved, device),
     )
     return resolved.method.client(job)
 

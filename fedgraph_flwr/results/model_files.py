@@ -17,6 +17,7 @@ from strategies.base import AbstractGraphStrategy
 from ..agreement import class_names, common_columns, name_classes
 from ..core.config import RunSettings
 from ..core.errors import ConfigError, DataError
+from ..core.tasks import BY_TASK, THRESHOLD
 from ..core.wire import BY_PRECISION, RAREST, NamedArrays, Parcel, evaluation_key
 from ..resolve import Resolved
 from ..trained.model_folder import (
@@ -82,6 +83,10 @@ def keep_models(
         lineage=summary["lineage"],
         versions=summary["versions"],
         rarest=rarest.get("class", ""),
+        thresholds={
+            name: _medians(final.get("confusion") or {}, _owners(name, strategy))
+            for name in models
+        },
         by_precision=rarest.get("chooses_by_precision", False),
     )
     write_folder(path, models, about)
@@ -118,6 +123,7 @@ def keep_own_model(client: GraphClient[Any], reply: Parcel, *, rounds: int) -> N
         for metric in (job.learning.metric, *job.learning.also)
         if (key := evaluation_key(split, point, metric)) in reply.metrics
     }
+    rarest = outputs[int(facts[RAREST])] if RAREST in facts else ""
     about = About(
         experiment=job.store.experiment,
         config=plain_config(config),
@@ -132,10 +138,35 @@ def keep_own_model(client: GraphClient[Any], reply: Parcel, *, rounds: int) -> N
         scores=scores,
         schema=datasets.read_schema_text(job.settings),
         versions=versions(),
-        rarest=outputs[int(facts[RAREST])] if RAREST in facts else "",
+        rarest=rarest,
+        thresholds={name: _own_thresholds(reply, outputs, rarest)},
         by_precision=bool(facts.get(BY_PRECISION)),
     )
     write_folder(job.store.folder / FOLDER, {name: tensors}, about)
+
+
+def _medians(
+    counted: Mapping[str, Mapping[str, Mapping[str, float]]], owners: list[int]
+) -> dict[str, float]:
+    """Median of the thresholds that clients chose, by the name of an output."""
+    found = {}
+    for name, clients in counted.items():
+        of = [clients.get(str(c), {}).get(THRESHOLD) for c in owners]
+        if known := [limit for limit in of if limit is not None]:
+            found[name] = float(np.median(known))
+    return found
+
+
+def _own_thresholds(reply: Parcel, outputs: list[str], rarest: str) -> dict[str, float]:
+    """Thresholds that a client chose, by the name of an output."""
+    at = evaluation_key("val", "post_aggregation", THRESHOLD)
+    if at in reply.metrics:
+        return {rarest or outputs[1]: float(reply.metrics[at])}
+    return {
+        name: float(reply.metrics[f"{at}{BY_TASK}{k}"])
+        for k, name in enumerate(outputs)
+        if f"{at}{BY_TASK}{k}" in reply.metrics
+    }
 
 
 def _describe(

@@ -21,7 +21,14 @@ from ..core.data import MOST_TARGETS, TELLS, Statistics
 from ..core.errors import ConfigError
 from ..core.mixing import mixing_matrix, spectral_gap
 from ..core.network import Network
-from ..core.tasks import CLASS_SCORES, OF_COMMONEST, OF_MEAN, POOLED
+from ..core.tasks import (
+    CLASS_SCORES,
+    CONFUSION,
+    OF_COMMONEST,
+    OF_MEAN,
+    POOLED,
+    THRESHOLD,
+)
 from ..core.words import client_ranges, name_clients, score_text, shortened
 
 if TYPE_CHECKING:
@@ -124,6 +131,8 @@ def summary_table(summary: dict[str, Any]) -> str:
         out.print(f"{rule}: {summary[rule]['protocol']}{headline}")
     for line in (*_beside(summary), *score_lines(summary)):
         out.print(line)
+    if rows := confusion_rows(summary):
+        out.print(_confusion_table(rows))
     if summary.get("outweighing"):
         out.print(summary["outweighing"])
     ari = summary["adjusted_rand_index"]
@@ -268,6 +277,39 @@ def class_lines(summary: Mapping[str, Any]) -> list[str]:
     for rule, row in rows.items():
         lines += [f"{rule}: {words}" for words in _constant(summary, row)]
     return lines
+
+
+CONFUSION_HEADINGS = ("class", "client", THRESHOLD, "TP", "FP", "FN", "TN")
+
+
+def confusion_rows(summary: Mapping[str, Any]) -> list[list[str]]:
+    """Count test items by the headline's rule, in a row for each client and for all.
+
+    Columns are ``CONFUSION_HEADINGS``.
+    """
+    rules = summary.get("rules") or []
+    found = summary[rules[0]].get("confusion") or {} if rules else {}
+    rows = []
+    for name, clients in found.items():
+        counts = {c: [int(of[k]) for k in CONFUSION] for c, of in clients.items()}
+        for client, of in clients.items():
+            limit = score_text(of.get(THRESHOLD))
+            rows.append([name, client, limit, *map(str, counts[client])])
+        total = map(sum, zip(*counts.values(), strict=True))
+        rows.append([name, "all", "", *map(str, total)])
+    return rows
+
+
+def _confusion_table(rows: list[list[str]]) -> Table:
+    """Table of counts; of many clients or targets the sums alone."""
+    if len(rows) > 2 * _MOST_CLUSTERS:
+        rows = [row for row in rows if row[1] == "all"][:_MOST_CLUSTERS]
+    table = Table(title="test items called yes (P) and no (N), truly or falsely")
+    for heading in CONFUSION_HEADINGS:
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _counted(row: Mapping[str, Any], name: str) -> str:

@@ -10,7 +10,16 @@ import numpy as np
 
 from strategies.round_report import HELD_OUT, LedgerEntry, RoundReport
 
-from ..core.tasks import BY_TASK, NO_SCORE, OF_MEAN, ON_ALL, ONE_CLASS, Task
+from ..core.tasks import (
+    BY_TASK,
+    CONFUSION,
+    NO_SCORE,
+    OF_MEAN,
+    ON_ALL,
+    ONE_CLASS,
+    THRESHOLD,
+    Task,
+)
 from .selection import RECEIVED, TRAINED, Table, summarize
 
 OWNERSHIP = ("own", "unseen")  # tasks of which a client has labels, and the others
@@ -139,6 +148,28 @@ class RunRecord:
         found = self._also(server_round, point)
         if constant := self.table(ONE_CLASS, point=point).get(server_round):
             found["one_class"] = {str(c): int(constant[c]) for c in sorted(constant)}
+        return found
+
+    def confusion_at(
+        self, server_round: int, rule: str, names: Mapping[str, str]
+    ) -> dict[str, dict[str, dict[str, float]]]:
+        """Count test items by class or target, and client, called by a threshold.
+
+        ``names`` are those of classes or targets, by what follows a metric's name.
+        """
+        point = TRAINED if rule == "best_val_trained" else RECEIVED
+        found: dict[str, dict[str, dict[str, float]]] = {}
+        for end, name in names.items():
+            split_of = {THRESHOLD: "val", **dict.fromkeys(CONFUSION, "test")}
+            tables = {
+                m: self.table(m + end, split, point).get(server_round, {})
+                for m, split in split_of.items()
+            }
+            clients = {
+                str(c): {m: of[c] for m, of in tables.items() if c in of}
+                for c in sorted(tables[CONFUSION[0]])
+            }
+            found |= {name: clients} if clients else {}
         return found
 
     def by_task_at(

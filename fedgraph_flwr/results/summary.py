@@ -19,7 +19,7 @@ from strategies.round_report import ClientInfo, RoundReport
 from ..agreement import class_names, describe_features, describe_left_out
 from ..core.errors import full_reason
 from ..core.privacy_settings import describe, edge_totals
-from ..core.tasks import AVERAGE_PRECISION, OF_COMMONEST
+from ..core.tasks import AVERAGE_PRECISION, BY_TASK, OF_COMMONEST
 from ..core.wire import NamedArrays
 from ..core.words import clients_by_site
 from ..resolve import Resolved
@@ -153,6 +153,7 @@ def _scores(
         if task.also and read_at is not None:
             row |= so_far.also_at(read_at, rule)
             row |= _rare_items(strategy, row)
+            row["confusion"] = so_far.confusion_at(read_at, rule, _counted(strategy))
         has_errors = not task.larger_is_better and strategy.clients
         if has_errors and read_at is not None:
             names = strategy.clients[min(strategy.clients)].tasks
@@ -194,6 +195,17 @@ def _rarest(strategy: AbstractGraphStrategy) -> dict[str, Any] | None:
         return None
     name = class_names(strategy.clients[min(strategy.clients)])[found.number]
     return {"class": name, "share": found.share, "chooses_by_precision": found.chooses}
+
+
+def _counted(strategy: AbstractGraphStrategy) -> dict[str, str]:
+    """Name the class or targets whose test items are counted, by metrics' endings."""
+    if not strategy.clients:
+        return {}
+    info = strategy.clients[min(strategy.clients)]
+    if info.tasks:
+        return {f"{BY_TASK}{k}": name for k, name in enumerate(info.tasks)}
+    sought = strategy.rarest.number if strategy.rarest else 1
+    return {"": class_names(info)[sought]} if sought < info.num_classes else {}
 
 
 def _rare_items(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,15 @@ def predict(
             help="With --test: whose test items, if several clients have the model.",
         ),
     ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Probability from which an item is called by the rarer of two classes,"
+            " or yes; else that of the model.",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     cache_dir: Annotated[str, typer.Option(help="Folder for converted data.")] = "",
     as_json: AsJson = False,
@@ -70,6 +80,8 @@ def predict(
         raise ConfigError("give the FOLDER of the items to predict, or --test")
     else:
         found = loaded.predict_folder(folder)
+    if threshold is not None:
+        found = replace(found, thresholds=_given(found, threshold))
     found.write(out)
     facts = {
         "model": loaded.name,
@@ -78,7 +90,8 @@ def predict(
         "metric": found.metric,
         "score": _finite(found.score()),
         "by_target": {t: _finite(v) for t, v in found.by_target().items()},
-        "notes": _ranking(found),
+        "thresholds": dict(found.thresholds),
+        "notes": [*_called(found, is_given=threshold is not None), *_ranking(found)],
         "not_predicted": [
             {found.column: name, "problem": why} for name, why in found.unfit
         ],
@@ -88,6 +101,32 @@ def predict(
     else:
         _tell(found, facts)
     return 1 if found.unfit else 0
+
+
+def _given(found: Predictions, threshold: float) -> dict[str, float]:
+    """Thresholds that the command line gives, by the name of an output."""
+    if found.kind == "binary":
+        return dict.fromkeys(found.labels_of, threshold)
+    if not found.is_of_classes or len(found.labels_of) != 2:
+        raise ConfigError(
+            "--threshold is for two classes, or for targets that are yes or no; this"
+            f" model has kind {found.kind!r} with {len(found.labels_of)} outputs: leave"
+            " --threshold out"
+        )
+    return {found.labels_of[found.sought]: threshold}
+
+
+def _called(found: Predictions, *, is_given: bool) -> list[str]:
+    """Say which thresholds decide, and how many test items they call rightly."""
+    whose = "as --threshold says" if is_given else "chosen on validation items"
+    counts, lines = found.called(), []
+    for name, limit in found.thresholds.items():
+        line = f"called {name!r} if p({name}) >= {limit:.4g}, {whose}"
+        if name in counts:
+            tp, fp, fn, tn = counts[name].values()
+            line += f": TP {tp}, FP {fp}, FN {fn}, TN {tn}"
+        lines.append(line)
+    return lines
 
 
 def _finite(score: float | None) -> float | None:

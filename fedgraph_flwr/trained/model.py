@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,9 +18,11 @@ import datasets
 from clients.base import GraphClient
 from clients.job import ModelSpec
 from clients.tasks.scores import (
+    confusion,
     mean_absolute_error,
     of_classes,
     precision,
+    probabilities,
     rank_classes,
     roc_auc,
 )
@@ -66,6 +68,9 @@ class Predictions:
         Items that cannot be predicted, and why.
     rarest, by_precision : str, bool
         See ``About``.
+    thresholds : mapping
+        Probability from which an item is called by the name of an output; without one
+        it is called by the largest probability, or from 0.5 on.
     spreads : tuple of float
         By which a model learns each of several numbers; empty: as they are.
     """
@@ -80,6 +85,7 @@ class Predictions:
     unfit: list[tuple[str, str]] = field(default_factory=list)
     rarest: str = ""
     by_precision: bool = False
+    thresholds: Mapping[str, float] = field(default_factory=dict)
     spreads: tuple[float, ...] = ()
 
     @property
@@ -101,9 +107,36 @@ class Predictions:
     @property
     def predicted(self) -> NDArray[np.int64]:
         """Number of each item's class; of labels yes and no, 1 or 0 for each."""
+        p, names = self.probabilities, self.labels_of
         if self.is_binary:
-            return np.asarray(self.outputs >= 0, np.int64)
+            limits = np.array([self.thresholds.get(name, 0.5) for name in names])
+            return np.asarray(p >= limits, np.int64)
+        limit = (
+            self.thresholds.get(names[sought := self.sought])
+            if len(names) == 2
+            else None
+        )
+        if limit is not None:
+            return np.where(p[:, sought] >= limit, sought, 1 - sought)
         return np.asarray(self.outputs.argmax(1), np.int64)
+
+    def called(self) -> dict[str, dict[str, int]]:
+        """Count items that were called by each name with a threshold, rightly or not.
+
+        Empty without labels.
+        """
+        found: dict[str, dict[str, int]] = {}
+        if self.labels is None:
+            return found
+        for name in self.thresholds:
+            k = self.labels_of.index(name)
+            is_binary = self.is_binary
+            y = self.labels[:, k] if is_binary else self.labels
+            known = ~np.isnan(y) if is_binary else np.ones(len(y), bool)
+            ours = self.predicted[:, k] == 1 if is_binary else self.predicted == k
+            is_yes = y == 1 if is_binary else y == k
+            found[name] = confusion(ours[known], is_yes[known])
+        return found
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
@@ -111,13 +144,9 @@ class Predictions:
 
         The outputs themselves where they are numbers or embeddings.
         """
-        outputs = self.outputs.astype(np.float64)
         if self.kind in _NUMBERS:
-            return outputs
-        from scipy.special import expit, softmax  # here: it takes a tenth of a second
-
-        found = expit(outputs) if self.is_binary else softmax(outputs, axis=1)
-        return np.asarray(found, np.float64)
+            return self.outputs.astype(np.float64)
+        return probabilities(self.outputs, is_binary=self.is_binary)
 
     def score(self) -> float | None:
         """Score in the metric of the run's results; None without labels.
@@ -348,6 +377,7 @@ class TrainedModel:
             labels_of=list(about.outputs),
             rarest=about.rarest,
             by_precision=about.by_precision,
+            thresholds=about.thresholds.get(self.name, {}),
             **more,
         )
 

@@ -72,13 +72,23 @@ data `{config["dataset"]}`: run `{about.experiment}`,
 - Features: {about.columns or f"`features = {config['features']}` of the run"}.
 - Scores of the run: {json.dumps(about.scores)}.
 - Every setting of the run is in `model.json`; SHA-256 of each file in `SHA256SUMS`.
-
+{_thresholds(about)}
 {_how(about)}
 
 The scores hold for data like those of the run. No graph is in this folder. Weights
 can still tell something of the graphs that they were trained on: give the folder to
 nobody who may not know that.
 """
+
+
+def _thresholds(about: About) -> str:
+    """Write a line of the card for each model that has thresholds."""
+    return "".join(
+        f"- `{name}` calls an item by a name if, on validation items best by F1:"
+        f" {', '.join(f'p({k}) >= {v:.4g}' for k, v in of.items())}.\n"
+        for name, of in about.thresholds.items()
+        if of
+    )
 
 
 def _how(about: About) -> str:
@@ -165,6 +175,9 @@ class About:
     versions : mapping
     rarest : str
         Class of fewest training labels; "" if that is not known.
+    thresholds : mapping
+        Of each model, the probability from which an item is called by the name of one
+        output; the median of its clients' if several have it. Validation items chose.
     by_precision : bool
         It is so rare that average precision, and not the metric, chose rounds.
     """
@@ -187,6 +200,7 @@ class About:
     lineage: list[Mapping[str, Any]] = field(default_factory=list)
     versions: Mapping[str, Any] = field(default_factory=dict)
     rarest: _Line = ""
+    thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     by_precision: bool = False
 
 

@@ -21,7 +21,12 @@ from markupsafe import Markup
 from ..core.files import write_text
 from ..core.tasks import POOLED
 from ..core.words import score_text, visible
-from ..results.printed import describe_unscored, score_lines
+from ..results.printed import (
+    CONFUSION_HEADINGS,
+    confusion_rows,
+    describe_unscored,
+    score_lines,
+)
 from ..results.reader import (
     REPORT,
     GainUnit,
@@ -95,6 +100,8 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "is_alone": view.summary.get("method") == "local",
         "rules": _rules(summary),
         "class_lines": [*score_lines(summary), *describe_unscored(summary)],
+        "confusion": confusion_rows(summary)[:_MOST_ROWS],
+        "confusion_headings": CONFUSION_HEADINGS,
         "clients": _clients(view)[:_MOST_ROWS],
         "privacy": summary.get("privacy"),
         "failures": summary.get("failures", [])[:_MOST_ROWS],

@@ -116,6 +116,9 @@ PAGE = """
 <section id="{{ r.id }}-clients"><h3>Results</h3>
 {{ table("by rule", ["rule", "mean", "std", "lowest", "highest", "protocol"], r.rules, range(1, 5)) }}
 {%- for line in r.class_lines %}<p>{{ line|plain }}</p>{% endfor %}
+{%- if r.confusion %}<details><summary>Test items called rightly or not</summary>
+{{ table("counts of test items, the first " ~ r.more_rows ~ " rows at most",
+r.confusion_headings, r.confusion, range(2, 7)) }}</details>{% endif %}
 {%- if r.clients %}<details><summary>Each client</summary>
 {{ table("clients, the first " ~ r.more_rows ~ " at most",
 ["client", "site", "examples"] + r.rules|map("first")|list, r.clients, [0,2]) }}</details>{% endif %}</section>

@@ -22,7 +22,7 @@ from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.privacy_settings import PrivacySettings
 from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING
 
-TAKE_NOISE = [m for m in toys.CASES if toys.row(m).task.takes_edge_noise]
+TAKE_NOISE = [m for m in toys.AT_SITES if toys.row(m).task.takes_edge_noise]
 POOLS = [m for m in toys.of_task(GRAPH_EMBEDDING) if toys.row(m).has_server_model]
 # Clients of these differ in what they read of a graph, and in what they send.
 ONE_PER_CLIENT = ["fedavg", "gcfl+", "fclg", "fgcl", "infograph", "fedavg multi-task"]

@@ -22,7 +22,9 @@ from simulations.contract import failing_client
 from strategies.fedavg import FedAvg
 
 FEDERATED = one_per_strategy(toys.federated())
-CLASSIFIERS = pytest.mark.parametrize("method", toys.of_task(GRAPH_CLASSIFICATION))
+CLASSIFIERS = pytest.mark.parametrize(
+    "method", sorted({*toys.of_task(GRAPH_CLASSIFICATION)} & {*toys.AT_SITES})
+)
 EAGER = {  # splits as soon and as often as it may
     "num-clients": 5,
     "batch-size": 64,

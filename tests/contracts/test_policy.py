@@ -53,7 +53,7 @@ CROSS = {"fedsage-plus.cross-client": True}
 HASHES = (SPLIT_HASH, IDENTITY, RAW_HASH, WEIGHTS_HASH)
 # Each asks for something beyond a policy that allows clipped, noisy updates alone.
 GREEDY = [
-    *((m, CLEAN.get(m, {})) for m in toys.CASES),
+    *((m, CLEAN.get(m, {})) for m in toys.AT_SITES),
     *((m, POOLED) for m in toys.federated(GRAPH_EMBEDDING)),
     ("fedsage+", CROSS),
     ("gcfl+", {"gcfl.seq-source": "last-grad-norm"}),
@@ -62,7 +62,7 @@ GREEDY = [
     ("fedavg", {**CLIPPED, "privacy.update-noise": 2.9}),
     ("fedavg", {"privacy.edge-epsilon": 1.0, "features": "labels"}),
 ]
-CAN_CLIP = sorted(set(toys.CASES) - toys.SENT_BESIDE.keys())
+CAN_CLIP = sorted(set(toys.AT_SITES) - toys.SENT_BESIDE.keys())
 SENDS = [m for m in CAN_CLIP if toys.row(m).client.SENDS_UPDATES]
 IDS = [f"{m}-{'-'.join(map(str, o))}" for m, o in GREEDY]
 

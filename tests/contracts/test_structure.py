@@ -24,7 +24,9 @@ MODULES = sorted(p for name in PACKAGES for p in (ROOT / name).rglob("*.py"))
 TREES = {str(p.relative_to(ROOT)): ast.parse(p.read_text()) for p in MODULES}
 
 
-PAPERS = {n.rstrip("+").replace("-", "-?") for n in METHODS} - {"local", "fedavg"}
+PAPERS = {n.rstrip("+").replace("-", "-?") for n in METHODS} - {
+    *("local", "fedavg", "centralized")
+}
 NAMED = re.compile("|".join(sorted(PAPERS)), re.IGNORECASE)
 EXEMPT = {  # stems
     "config",  # the method that a run takes if it names none

@@ -17,8 +17,8 @@ from simulations import contract
 from simulations.contract import NOISY
 
 OPTIONS = {"fgcl": {"fgcl.views": "clean", "privacy.edge-epsilon": 0.0}}
-SENDS_NOTHING = {m for m in toys.CASES if not toys.row(m).client.SENDS_UPDATES}
-ALLOWED = sorted(set(toys.CASES) - toys.SENT_BESIDE.keys() - SENDS_NOTHING)
+SENDS_NOTHING = {m for m in toys.AT_SITES if not toys.row(m).client.SENDS_UPDATES}
+ALLOWED = sorted(set(toys.AT_SITES) - toys.SENT_BESIDE.keys() - SENDS_NOTHING)
 
 
 @one_per_strategy(ALLOWED, also=["moon", "infograph"])

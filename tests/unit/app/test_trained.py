@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 import datasets
 from fedgraph_flwr.core.errors import ConfigError, DataError, FedGraphError
-from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING
+from fedgraph_flwr.core.tasks import CONFUSION, GRAPH_EMBEDDING, THRESHOLD
 from fedgraph_flwr.registry import METHODS
 from fedgraph_flwr.results.model_files import read_start
 from fedgraph_flwr.trained import load_model
@@ -71,6 +71,13 @@ def test_a_clients_own_model_repeats_its_test_score_exactly(once, method):
     for client in range(3):
         predicted = items(found, client)
         assert predicted.score() == scores[client, found.summary["metric"]]
+        told = found.summary["final"]["confusion"]
+        of_client = {name: of[str(client)] for name, of in told.items()}
+        assert predicted.called() == {
+            name: {k: of[k] for k in CONFUSION}
+            for name, of in of_client.items()
+            if THRESHOLD in of
+        }
         if predicted.kind in ("classes", "nodes"):
             assert np.allclose(predicted.probabilities.sum(1), 1)
 

@@ -142,8 +142,8 @@ TABLES = [
         "graphs.csv, line 1: has two columns 'graph'.*rename",
     ),
     (
-        {"graphs": G.replace(",", ";")},
-        "graphs.csv, line 1: the column 'graph;label' has ';'.*separated by commas",
+        {"graphs": G.replace(",", "|")},
+        "graphs.csv, line 1: the column 'graph\\|label' has '\\|'.*separated by commas",
     ),
     ({"graphs": "sep=,\n" + G}, "graphs.csv, line 1: is 'sep=,'.*delete it"),
     (

@@ -1,0 +1,233 @@
+"""Makes the tables of one graph from a table of edges and one of nodes, as they are.
+
+Columns get the names that own tables have; cells stay as they are, but for decimal
+commas. With a column of sites, each site has a folder of its own.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.files import unwritable, whole_folder
+from fedgraph_flwr.core.words import shortened
+
+from ..tabular.cells import alike, by_look, is_missing
+from ..tabular.schema_file import KEYS, is_name
+from ..tabular.table import Table, no_column
+
+Columns = dict[str, Sequence[str]]
+
+
+def import_tables(
+    edges: Table,
+    nodes: Table | None,
+    out: Path,
+    *,
+    edge_names: Mapping[str, str],
+    node_names: Mapping[str, str],
+    site: str = "",
+    drop: Sequence[str] = (),
+    all_nodes: bool = False,
+) -> list[str]:
+    """Write ``nodes.csv`` and ``edges.csv``, into a folder for each site if there are.
+
+    An edge between two sites goes to both: its other end is in no row of nodes there.
+
+    Parameters
+    ----------
+    edges, nodes : Table
+        Without nodes, each end of an edge is a node.
+    out : Path
+        A new folder.
+    edge_names, node_names : mapping of str
+        Column of the file by the name that it gets: source, target, node, label, ....
+    site : str
+        Column of nodes; "" makes one folder.
+    drop : sequence of str
+        Columns to leave out.
+    all_nodes : bool
+        Whether ends of edges that ``nodes`` lacks become nodes with empty cells.
+
+    Returns
+    -------
+    list of str
+        What was kept and left out.
+
+    Raises
+    ------
+    DataError
+        A table cannot be read, lacks a column, or no edge joins a node.
+    StorageError
+        ``out`` cannot be written.
+    """
+    joins = renamed(edges, edge_names, drop)
+    items: Columns = {"node": []}
+    if nodes is not None:
+        items = renamed(nodes, node_names, [*drop, site])
+    ends = [joins[end] for end in KEYS["edges"]]
+    known = {name: row for row, name in enumerate(items["node"])}
+    notes = [f"{t.name}: {t.rows.told}" for t in (nodes, edges) if t and t.rows.told]
+    named = dict.fromkeys(n for pair in zip(*ends, strict=True) for n in pair)
+    nameless = {n for n in named if is_missing(n) and n not in known}
+    strangers = [n for n in named if n not in known and n not in nameless]
+    if nameless:
+        count = sum(not nameless.isdisjoint(pair) for pair in zip(*ends, strict=True))
+        notes.append(f"{count} of {len(ends[0])} edges have an end without a name")
+    if nodes is not None:
+        _check_names(edges, nodes, known, strangers, len(named))
+    if nodes is not None and len(known) < len(items["node"]):
+        twice = len(items["node"]) - len(known)
+        notes.append(
+            f"{nodes.name}: {twice} row(s) repeat an id, which no site can use"
+        )
+    if nodes is None or all_nodes:
+        gap = [""] * len(strangers)
+        items = {
+            k: [*v, *(strangers if k == "node" else gap)] for k, v in items.items()
+        }
+    elif strangers:
+        notes.append(
+            f"{len(strangers)} end(s) of edges, such as {strangers[0]!r}, are"
+            f" in no row of {nodes.name}: --all-nodes makes them nodes; else the schema"
+            " says what becomes of edges whose end is outside"
+        )
+    homes = [""] * len(items["node"])
+    if site and nodes is not None:
+        of_rows = column_of(nodes, site)
+        homes[: len(of_rows)] = of_rows
+    folders = by_site(homes, notes) if site else {"": range(len(homes))}
+    home = dict(zip(items["node"], homes, strict=True))
+    rows_of: dict[str, list[int]] = {name: [] for name in folders}
+    between = dict.fromkeys(folders, 0)
+    num_lost = 0
+    for row, pair in enumerate(zip(*ends, strict=True)):
+        found = {home.get(end) for end in pair}
+        at_home = [name for name in found if name in rows_of]
+        num_lost += not at_home
+        for name in at_home:
+            rows_of[name].append(row)
+            between[name] += len(found) > 1
+    if num_lost:
+        notes.append(
+            f"{num_lost} of {len(ends[0])} edges join no node, and are left out"
+        )
+    with new_folder(out) as made:
+        for name, rows in folders.items():
+            write(made / name / "nodes.csv", items, rows)
+            write(made / name / "edges.csv", joins, rows_of[name])
+            notes.append(
+                f"{out / name}: {len(rows)} nodes, {len(rows_of[name])} edges"
+                f"{f', {between[name]} with one end elsewhere' * bool(between[name])}"
+            )
+    return notes
+
+
+def _check_names(
+    edges: Table, nodes: Table, known: Iterable[str], strangers: list[str], total: int
+) -> None:
+    """Refuse ends of edges that look like nodes, and edges that name no node at all."""
+    looks = by_look(known)
+    like = [n for n in strangers if alike(n) in looks]
+    got = f"{edges.path}: got {(like or strangers or [''])[0]!r} where {nodes.path} has"
+    cure = "write ids alike in both, or name their columns by --source, --target, --id"
+    if like:
+        raise DataError(
+            f"{got} {looks[alike(like[0])]!r}, and {len(like)} such end(s); {cure}"
+        )
+    if total and len(strangers) == total:
+        raise DataError(
+            f"{got} {next(iter(known), 'nothing')!r}; none is there; {cure}"
+        )
+
+
+def renamed(table: Table, names: Mapping[str, str], drop: Sequence[str]) -> Columns:
+    """Return the columns of a table by their new names, those with new names first.
+
+    Raises
+    ------
+    DataError
+        A column is missing, or another one has the new name of one.
+    """
+    found = {name: column_of(table, column) for name, column in names.items()}
+    for column, cells in table.rows.cells.items():
+        if column in (*names.values(), *drop):
+            continue
+        if column in found:
+            raise DataError(
+                f"{table.path}, line 1: column {column!r} is there beside"
+                f" {names[column]!r}, which gets that name; leave it out by --drop"
+                f" {column}, or rename it"
+            )
+        found[column] = cells
+    return found
+
+
+def column_of(table: Table, column: str) -> Sequence[str]:
+    """Return the cells of a column; DataError if it is not there."""
+    if column not in table.columns:
+        raise no_column(
+            f"{table.path}, line 1:",
+            column,
+            table.columns,
+            "name the right one; if that line names no columns, name those of the edges"
+            " by --header",
+        )
+    return table.rows.cells[column]
+
+
+def by_site(cells: Sequence[str], notes: list[str]) -> dict[str, list[int]]:
+    """Return the rows of each site, by name; those without a site are told.
+
+    Raises
+    ------
+    DataError
+        A site's name cannot be that of a folder.
+    """
+    found: dict[str, list[int]] = {}
+    for row, name in enumerate(cells):
+        if not is_missing(name):
+            found.setdefault(name, []).append(row)
+    odd = [n for n in found if not is_name(n) or n[0] == "." or {*n} & {*"/\\:"}]
+    if odd or not found:
+        raise DataError(
+            f"the column of sites must name folders, got {shortened(repr(odd))};"
+            " rename these sites, or name another column by --site"
+        )
+    if few := len(cells) - sum(map(len, found.values())):
+        notes.append(f"{few} of {len(cells)} rows have no site, and are left out")
+    return dict(sorted(found.items()))
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Give the place of a folder to make, which is ``out`` once it is whole.
+
+    Raises
+    ------
+    DataError
+        Something is there already.
+    StorageError
+        It cannot be written.
+    """
+    try:
+        if out.is_file() or (out.is_dir() and any(out.iterdir())):
+            raise DataError(f"{out} is there already; name a new folder by --out")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with whole_folder(out) as made:
+            yield made
+    except OSError as error:
+        raise unwritable(out, error) from error
+
+
+def write(path: Path, columns: Columns, rows: Iterable[int]) -> None:
+    """Write some rows of columns as a CSV file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as handle:
+        writer = csv.writer(handle, lineterminator="\n")
+        writer.writerow(columns)
+        cells = list(columns.values())
+        writer.writerows([column[row] for column in cells] for row in rows)
