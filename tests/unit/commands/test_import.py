@@ -50,6 +50,7 @@ def typed(tmp_path, monkeypatch):
     np.savez("m.npz", fc=made[:, i, j], names=np.array([*"abcd"], object), r=np.ones(4))
     np.savez("two.npz", a=made, b=made)
     np.save("objects.npy", np.array([[None]], object))
+    np.save("flat.npy", np.ones(9))
     bent, gap, wide = made.copy(), made.copy(), np.ones((3, 4, 5))
     bent[1, 0, 3] += 1
     gap[2, 0, 3] = np.nan
@@ -140,18 +141,18 @@ def test_nodes_are_those_of_a_table_or_the_ends_of_edges(typed, tmp_path, line, 
 
 REFUSED = {
     "objects.npy --table subjects.csv --id who": "cannot be read as numbers: Array",
+    "flat.npy --table subjects.csv --id who": "got (9,) float64; save numbers",
     "two.npz --table subjects.csv --id who": "choose one by --array",
     "t.csv --table subjects.csv --id who": "must end with .npy or .npz; save numbers",
     "bent.npy --table subjects.csv --id who": "subject 7: the matrix is not symmetric",
     "gap.npy --table subjects.csv --id who": "subject 1e5: 1 cells are no finite",
-    "wide.npy --table subjects.csv --id who": "007: the matrix has shape (4, 5), not",
+    "wide.npy --table subjects.csv --id who": "subject 007: shape (4, 5) is not (4, 4)",
     "few.npy --table subjects.csv --id who": "2 matrices, subjects.csv has 3 rows",
     "m.npy --table twice.csv --id who": "subject '7' is there twice",
     "m.npy --table subjects.csv --id name": "has no column 'name'",
-    "m.npy --table subjects.csv": "--id must name the column",
-    f"{MATRIX} --site age --time when": "--time belongs to --edges",
+    "m.npy --table subjects.csv": "give either FILES of matrices with --table, --id",
     "each --table a.csv --id since": "are no subject of a.csv, which has '2.5'",
-    f"{TABLES} {NODES} --label bank --density 1": "--density belongs to FILES",
+    f"{TABLES} {NODES} --label bank --density 1": "give either FILES",
     f"{TABLES} --label fraud": "--id, --label and --site are columns of --nodes",
     f"{TABLES} {NODES} --time sum --edge-label to --site x": "has no column 'x'",
     "--edges t.csv --source from --target to --nodes a.csv --id since": "none is there",
