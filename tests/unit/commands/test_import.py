@@ -176,3 +176,34 @@ def test_a_folder_is_never_overwritten(typed, capsys):
     assert typed(TABLES) == 0
     assert typed(TABLES) == 2
     assert "out is there already; name a new folder" in capsys.readouterr().err
+
+
+def test_real_files_equal_a_plain_reading(data_dir, tmp_path, monkeypatch):
+    """Of two hospitals among sixteen, and of a bank's simulated transfers."""
+    monkeypatch.chdir(tmp_path)
+    abide, bank = f"{data_dir}/abide", f"{data_dir}/amlsim/20K_fanin200"
+    people = pd.read_csv(f"{abide}/subjects.csv", dtype={"subject": str})
+    few = people[people.site.isin(["CMU", "SBL"])]
+    few.to_csv("few.csv", index=False)
+    fc = np.load(f"{abide}/fc_ho.npz")["fc"][few.index]
+    np.savez("few.npz", fc=fc)
+    line = "few.npz --table few.csv --id subject --label label --site site --out out"
+    assert at_site(["import", *line.split(), "--threshold", "0.5"]) == 0
+    i, j = np.triu_indices(111, 1)
+    for name in ("CMU", "SBL"):
+        graphs, edges = read(f"{name}/graphs.csv"), read(f"{name}/edges.csv")
+        there = (few.site == name).to_numpy()
+        assert list(graphs.graph) == list(few.subject[there])
+        subject, at = np.nonzero(abs(fc[there].astype(np.float32)) >= 0.5)
+        assert list(edges.graph) == list(graphs.graph.to_numpy()[subject])
+        assert (edges.source.astype(int) == i[at]).all()
+        assert (edges.target.astype(int) == j[at]).all()
+        weights = edges.weight.to_numpy(np.float32)
+        assert (weights == fc[there][subject, at]).all()
+    line = f"--nodes {bank}/nodes.csv --edges {bank}/transactions.csv --id nodeid"
+    line += " --label isFraud --source sourceNodeId --target targetNodeId --out bank"
+    assert at_site(["import", *line.split()]) == 0
+    plain = pd.read_csv(f"{bank}/transactions.csv")
+    plain.columns = ["source", "target", "value", "time"]
+    assert pd.read_csv("bank/edges.csv").equals(plain)
+    assert pd.read_csv("bank/nodes.csv").label.sum() == 954
