@@ -1,17 +1,17 @@
 """Makes tables of whole graphs from one matrix of weights for each subject.
 
-Each pair of regions may be an edge, whose weight is the cell of the matrix. Matrices
-are read by NumPy, and never unpickled.
+Each pair of regions may be an edge, whose weight is the cell of the matrix. NumPy reads
+the matrices, and nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,41 +27,11 @@ _ENDS = (".npy", ".npz")
 _SHOWN = 5  # subjects that a message names
 _ALIKE = 1e-3  # of the largest value: half-precision numbers differ by less
 Matrix = NDArray[np.float32]
-NO_MATRIX = (
+_Get = Callable[[int], Matrix]
+_CURE = (
     "save numbers by numpy.save: subjects x n x n, or one n x n matrix in a file for"
     " each subject, or subjects x n(n-1)/2, the upper triangles row by row"
 )
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which pairs of regions become edges, and whether nodes have features.
-
-    Parameters
-    ----------
-    threshold : float, optional
-        Pairs whose absolute value is at least this.
-    density : float, optional
-        This share of all pairs, those of the largest absolute values; ties go to the
-        pair that comes first. Without both, all pairs.
-    features : bool
-        Whether a node's features are its row of the matrix, with 0 for itself.
-    """
-
-    threshold: float | None = None
-    density: float | None = None
-    features: bool = True
-
-    def pairs(self, weights: NDArray[np.float32]) -> IntArray:
-        """Return which pairs are edges, ascending; none of weight 0."""
-        size = np.abs(weights)
-        kept = np.arange(len(weights))
-        if self.density is not None:
-            most = round(self.density * len(weights))
-            kept = np.sort(np.argsort(-size, kind="stable")[:most])
-        elif self.threshold is not None:
-            kept = np.flatnonzero(size >= self.threshold)
-        return np.asarray(kept[weights[kept] != 0])
 
 
 def import_matrices(
@@ -69,8 +39,10 @@ def import_matrices(
     table: Table,
     out: Path,
     *,
-    names: dict[str, str],
-    choice: Choice,
+    names: Mapping[str, str],
+    threshold: float | None = None,
+    density: float | None = None,
+    features: bool = True,
     site: str = "",
     drop: Sequence[str] = (),
     array: str = "",
@@ -86,15 +58,17 @@ def import_matrices(
         A row for each subject; further columns stay.
     out : Path
         A new folder.
-    names : dict of str
+    names : mapping of str
         Column of the table by the name that it gets: ``graph``, ``label``.
-    choice : Choice
-    site : str
-        Column of the table; "" makes one folder.
+    threshold, density : float, optional
+        Pairs of at least this absolute value become edges; or this share of all pairs,
+        the largest absolute values first, ties in their order. Without, all but zeros.
+    features : bool
+        Whether a node's features are its row of the matrix, with 0 for itself.
+    site, array : str
+        Column of sites in the table; array of a file that has several; or "".
     drop : sequence of str
         Columns of the table to leave out.
-    array : str
-        Name of the array in a file that has several.
 
     Returns
     -------
@@ -110,64 +84,70 @@ def import_matrices(
     """
     subjects = renamed(table, names, [*drop, site])
     ids = subjects["graph"]
-    notes = [f"{table.name}: {table.rows.told}"] if table.rows.told else []
-    if twice := [name for name in dict.fromkeys(ids) if ids.count(name) > 1]:
+    notes = [f"{table.name}: {table.rows.told}"] * bool(table.rows.told)
+    if twice := [name for name, count in Counter(ids).items() if count > 1]:
         raise DataError(
-            f"{table.path}: subject {twice[0]!r} is there twice, of {len(twice)} such;"
-            " delete rows, or name another column by --id"
+            f"{table.path}: subject {twice[0]!r} is there twice; delete rows, or name"
+            " another column by --id"
         )
-    matrix_of = _find(files, array, ids, table, notes)
-    homes = list(column_of(table, site)) if site else ["all"] * len(ids)
-    homes = [h if i in matrix_of else "" for i, h in zip(ids, homes, strict=True)]
-    folders = by_site(homes, notes)
-    bad, num_edges, num_negative, num_pairs = list[str](), 0, 0, 0
-    size = len(matrix_of[ids[next(iter(folders.values()))[0]]]())
+    matrix_of, has_matrix = _find(files, array, ids, table, notes)
+    homes = column_of(table, site) if site else ["all"] * len(ids)
+    folders = by_site(homes, has_matrix, notes)
+    bad, num_edges, num_negative = list[str](), 0, 0
+    size = len(matrix_of(next(iter(folders.values()))[0]))
     pairs = np.triu_indices(size, 1)
     with new_folder(out) as made:
         for name, rows in folders.items():
-            folder = made / name if site else made
-            write(folder / "graphs.csv", subjects, rows)
+            place = name if site else ""
+            write(made / place / "graphs.csv", subjects, rows)
             with (
-                (folder / "nodes.csv").open("w", newline="") as of_nodes,
-                (folder / "edges.csv").open("w", newline="") as of_edges,
+                (made / place / "nodes.csv").open("w", newline="") as of_nodes,
+                (made / place / "edges.csv").open("w", newline="") as of_edges,
             ):
                 nodes = csv.writer(of_nodes, lineterminator="\n")
                 edges = csv.writer(of_edges, lineterminator="\n")
-                columns = [f"to_{k}" for k in range(size)] if choice.features else []
+                columns = [f"to_{k}" for k in range(size)] if features else []
                 nodes.writerow(["graph", "node", *columns])
                 edges.writerow(["graph", "source", "target", "weight"])
-                for subject in (ids[row] for row in rows):
-                    matrix = matrix_of[subject]()
+                for row in rows:
+                    matrix, graph = matrix_of(row), ids[row]
                     if why := _flaw(matrix, size):
-                        bad.append(f"subject {subject}: {why}")
+                        bad.append(f"subject {graph}: {why}")
                         continue
                     np.fill_diagonal(matrix, 0)
                     cells = matrix.astype(str).tolist()  # the fewest digits that tell
-                    nodes.writerows(
-                        [subject, k, *(row if choice.features else [])]
-                        for k, row in enumerate(cells)
-                    )
-                    kept = choice.pairs(matrix[pairs])
-                    ends = [side[kept].tolist() for side in pairs]
-                    for a, b in zip(*ends, strict=True):
-                        edges.writerow([subject, a, b, cells[a][b]])
+                    for k, of_node in enumerate(cells):
+                        nodes.writerow([graph, k, *(of_node if features else [])])
+                    kept = _edges(matrix[pairs], threshold, density)
+                    for a, b in zip(
+                        *(ends[kept].tolist() for ends in pairs), strict=True
+                    ):
+                        edges.writerow([graph, a, b, cells[a][b]])
                     num_edges += len(kept)
-                    num_pairs += len(pairs[0])
                     num_negative += int((matrix[pairs][kept] < 0).sum())
-            few = f"{len(rows)} graphs"
-            notes.append(f"{out / name}: {few}" if site else f"{out}: {few}")
+            notes.append(f"{out / place}: {len(rows)} graphs")
         if bad:
             raise DataError(
                 f"{len(bad)} of {len(ids)} subjects cannot be used:"
                 f" {'; '.join(bad[:_SHOWN])}{'; ...' * (len(bad) > _SHOWN)}"
             )
+    total = len(pairs[0]) * sum(map(len, folders.values()))
     notes.append(
-        f"{size} nodes in each graph; {num_edges} of {num_pairs} pairs are edges"
-        f" ({num_edges / num_pairs:.1%}), {num_negative} with a negative weight"
+        f"{size} nodes in each graph; {num_edges} of {total} pairs are edges"
+        f" ({num_edges / total:.1%}), {num_negative} with a negative weight"
     )
-    if choice.density is None and choice.threshold is None:
-        notes.append("every pair that is not 0 is an edge (else: --density 0.1)")
     return notes
+
+
+def _edges(weights: Matrix, threshold: float | None, density: float | None) -> IntArray:
+    """Return which pairs become edges, ascending."""
+    sizes = np.abs(weights)
+    is_kept = sizes >= (threshold or 0)
+    if density is not None:
+        is_kept[np.argsort(-sizes, kind="stable")[round(density * len(sizes)) :]] = (
+            False
+        )
+    return np.asarray(np.flatnonzero(is_kept & (weights != 0)))
 
 
 def _find(
@@ -176,29 +156,26 @@ def _find(
     ids: Sequence[str],
     table: Table,
     notes: list[str],
-) -> dict[str, Callable[[], Matrix]]:
-    """Return how to get the matrix of each subject that has one."""
-    given = [
-        found
-        for path in files
-        for found in (sorted(path.iterdir()) if path.is_dir() else [path])
-        if found.suffix in _ENDS or not path.is_dir()
-    ]
+) -> tuple[_Get, list[bool]]:
+    """Return how to get the matrix of a row of the table, and which rows have one."""
+    given = list[Path]()
+    for path in files:
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+        given += [p for p in inside if p.suffix in _ENDS and p.name[0] != "."]
+        given += [path] * (not path.is_dir())
     if not given:
-        raise DataError(
-            f"{shortened(', '.join(map(str, files)))}: no file; {NO_MATRIX}"
-        )
+        raise DataError(f"{shortened(', '.join(map(str, files)))}: no file; {_CURE}")
     first = _load(given[0], array)
-    if len(given) == 1 and (first.ndim == 3 or first.shape[0] != first.shape[-1]):
+    if len(given) == 1 and (first.ndim == 3 or first.shape[0] != first.shape[1]):
         if len(first) != len(ids):
             raise DataError(
                 f"{given[0]} has {len(first)} matrices, {table.path} has {len(ids)}"
                 " rows; both must have the same subjects in the same order"
             )
-        stack = first if first.ndim == 3 else _Triangles(given[0], first, notes)
-        loads = {n: partial(stack.__getitem__, row) for row, n in enumerate(ids)}
-        return {name: partial(_numbers, load) for name, load in loads.items()}
-    by_stem = {path.name.removesuffix(path.suffix): path for path in given}
+        if first.ndim == 2:
+            return _triangles(given[0], first, notes), [True] * len(ids)
+        return lambda row: np.array(first[row], np.float32), [True] * len(ids)
+    by_stem = {path.stem: path for path in given}
     if strange := [stem for stem in by_stem if stem not in {*ids}]:
         told = f"{len(strange)} file(s), such as {strange[0]!r}, are no subject of"
         if len(strange) == len(by_stem):
@@ -207,63 +184,57 @@ def _find(
                 " of the column that --id names"
             )
         notes.append(f"{told} {table.name}, and are left out")
-    loads = {n: partial(_load, by_stem[n], array) for n in ids if n in by_stem}
-    return {name: partial(_numbers, load) for name, load in loads.items()}
+    return (
+        lambda row: np.array(_load(by_stem[ids[row]], array), np.float32),
+        [name in by_stem for name in ids],
+    )
 
 
-def _numbers(load: Callable[[], NDArray[Any]]) -> Matrix:
-    return np.array(load(), np.float32)
+def _triangles(path: Path, rows: NDArray[Any], notes: list[str]) -> _Get:
+    """Return how to get matrices of upper triangles, row by row, without diagonals."""
+    width = rows.shape[1]
+    size = round((1 + (1 + 8 * width) ** 0.5) / 2)
+    if size * (size - 1) // 2 != width:
+        raise DataError(f"{path}: shape {rows.shape} is no matrix; {_CURE}")
+    notes.append(
+        f"{path.name}: {width} columns are upper triangles, row by row and without"
+        f" diagonal, of {size} x {size} matrices"
+    )
 
-
-class _Triangles:
-    """Matrices of upper triangles, row by row, without diagonals."""
-
-    def __init__(self, path: Path, rows: NDArray[Any], notes: list[str]) -> None:
-        width = rows.shape[1]
-        self._size = round((1 + (1 + 8 * width) ** 0.5) / 2)
-        if self._size * (self._size - 1) // 2 != width:
-            raise DataError(f"{path}: shape {rows.shape} is no matrix; {NO_MATRIX}")
-        self._rows = rows
-        notes.append(
-            f"{path.name}: {width} columns are upper triangles, row by row and without"
-            f" diagonal, of {self._size} x {self._size} matrices"
-        )
-
-    def __getitem__(self, row: int) -> Matrix:
-        made = np.zeros((self._size, self._size), np.float32)
-        made[np.triu_indices(self._size, 1)] = self._rows[row]
+    def get(row: int) -> Matrix:
+        made = np.zeros((size, size), np.float32)
+        made[np.triu_indices(size, 1)] = rows[row]
         return made + made.T
+
+    return get
 
 
 def _load(path: Path, array: str) -> NDArray[Any]:
     """Load numbers of two or three axes; an object array is never unpickled."""
     if path.suffix not in _ENDS:
-        raise DataError(f"{path} must end with {' or '.join(_ENDS)}; {NO_MATRIX}")
-    odd = ""
+        raise DataError(f"{path} must end with {' or '.join(_ENDS)}; {_CURE}")
+    found, odd = dict[str, NDArray[Any]](), ""
     try:
         if path.suffix == ".npy":
-            found = {"": np.load(path, mmap_mode="r", allow_pickle=False)}
+            found[array] = np.load(path, mmap_mode="r", allow_pickle=False)
         else:
-            found = {}
             with np.load(path, allow_pickle=False) as file:
                 for name in [array] if array in file.files else file.files:
                     try:
                         found[name] = file[name]
-                    except ValueError:  # pickled, as are lists of names
+                    except ValueError:  # pickled, as lists of names often are
                         odd += f", {name} of Python's objects"
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise DataError(
-            f"{path} cannot be read as numbers: {shortened(str(error))}; {NO_MATRIX}"
+            f"{path} cannot be read as numbers: {shortened(str(error))}; {_CURE}"
         ) from error
-    fit = {
-        k: v for k, v in found.items() if v.ndim in (2, 3) and v.dtype.kind in "fiub"
-    }
-    if len(fit) == 1 and (not array or array in fit or path.suffix == ".npy"):
-        return next(iter(fit.values()))
-    arrays = ", ".join(f"{k} {v.shape} {v.dtype}".strip() for k, v in found.items())
-    cure = "choose one by --array" if len(fit) > 1 else NO_MATRIX
+    fit = [v for v in found.values() if v.ndim in (2, 3) and v.dtype.kind in "fiub"]
+    if len(fit) == 1 and array in ("", *found):
+        return fit[0]
+    arrays = ", ".join(f"{k} {v.shape} {v.dtype}" for k, v in found.items())
     raise DataError(
-        f"{path} must hold one array of matrices of numbers, got {arrays}{odd}; {cure}"
+        f"{path} must hold one array of matrices of numbers, got {arrays.strip()}{odd};"
+        f" {'choose one by --array' if len(fit) > 1 else _CURE}"
     )
 
 
@@ -271,18 +242,15 @@ def _flaw(matrix: Matrix, size: int) -> str:
     """Say why a matrix cannot be used; "" if it can."""
     if matrix.shape != (size, size):
         return (
-            f"the matrix has shape {matrix.shape}, not {(size, size)}; all must be"
-            " square, of the same regions"
-        )
-    is_open = ~np.isfinite(matrix) & ~np.eye(size, dtype=bool)
-    if is_open.any():
-        row, column = np.argwhere(is_open)[0]
-        return (
-            f"{int(is_open.sum())} cells are no finite numbers (the first: row {row},"
-            f" column {column}); write 0 for what is not known, or leave the subject"
-            " out"
+            f"shape {matrix.shape} is not {(size, size)}, one square for all subjects"
         )
     rest = np.where(np.eye(size, dtype=bool), 0, matrix)
+    if len(gaps := np.argwhere(~np.isfinite(rest))):
+        row, column = gaps[0]
+        return (
+            f"{len(gaps)} cells are no finite numbers (the first: row {row}, column"
+            f" {column}); write 0 for what is not known, or leave the subject out"
+        )
     gap = np.abs(rest - rest.T)
     if gap.max() > _ALIKE * np.abs(rest).max():
         row, column = np.unravel_index(int(gap.argmax()), gap.shape)

@@ -13,13 +13,12 @@ from pathlib import Path
 
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.files import unwritable, whole_folder
-from fedgraph_flwr.core.words import shortened
 
 from ..tabular.cells import alike, by_look, is_missing
 from ..tabular.schema_file import KEYS, is_name
 from ..tabular.table import Table, no_column
 
-Columns = dict[str, Sequence[str]]
+_Columns = dict[str, Sequence[str]]
 
 
 def import_tables(
@@ -60,74 +59,61 @@ def import_tables(
     Raises
     ------
     DataError
-        A table cannot be read, lacks a column, or no edge joins a node.
+        A table cannot be read or lacks a column; or ends of edges are no nodes, but
+        look like some, or all are none.
     StorageError
         ``out`` cannot be written.
     """
     joins = renamed(edges, edge_names, drop)
-    items: Columns = {"node": []}
-    if nodes is not None:
+    items: _Columns = {"node": ()}
+    if nodes:
         items = renamed(nodes, node_names, [*drop, site])
-    ends = [joins[end] for end in KEYS["edges"]]
-    known = {name: row for row, name in enumerate(items["node"])}
     notes = [f"{t.name}: {t.rows.told}" for t in (nodes, edges) if t and t.rows.told]
-    named = dict.fromkeys(n for pair in zip(*ends, strict=True) for n in pair)
-    nameless = {n for n in named if is_missing(n) and n not in known}
-    strangers = [n for n in named if n not in known and n not in nameless]
-    if nameless:
-        count = sum(not nameless.isdisjoint(pair) for pair in zip(*ends, strict=True))
-        notes.append(f"{count} of {len(ends[0])} edges have an end without a name")
-    if nodes is not None:
-        _check_names(edges, nodes, known, strangers, len(named))
-    if nodes is not None and len(known) < len(items["node"]):
-        twice = len(items["node"]) - len(known)
-        notes.append(
-            f"{nodes.name}: {twice} row(s) repeat an id, which no site can use"
-        )
-    if nodes is None or all_nodes:
-        gap = [""] * len(strangers)
-        items = {
-            k: [*v, *(strangers if k == "node" else gap)] for k, v in items.items()
-        }
-    elif strangers:
-        notes.append(
-            f"{len(strangers)} end(s) of edges, such as {strangers[0]!r}, are"
-            f" in no row of {nodes.name}: --all-nodes makes them nodes; else the schema"
-            " says what becomes of edges whose end is outside"
-        )
-    homes = [""] * len(items["node"])
-    if site and nodes is not None:
-        of_rows = column_of(nodes, site)
-        homes[: len(of_rows)] = of_rows
-    folders = by_site(homes, notes) if site else {"": range(len(homes))}
+    ends = list(zip(*(joins[end] for end in KEYS["edges"]), strict=True))
+    known = {*items["node"]}
+    named = dict.fromkeys(name for pair in ends for name in pair)
+    strangers = [n for n in named if n not in known and not is_missing(n)]
+    if nodes:
+        _check_names(edges, nodes, known, strangers, are_all=known.isdisjoint(named))
+        if strangers and not all_nodes:
+            notes.append(
+                f"{len(strangers)} end(s) of edges, such as {strangers[0]!r}, are in no"
+                f" row of {nodes.name}: --all-nodes makes them nodes; else the schema"
+                " says what becomes of edges whose end is outside"
+            )
+    more = strangers if all_nodes or not nodes else []
+    gap = [""] * len(more)
+    items = {k: [*v, *(more if k == "node" else gap)] for k, v in items.items()}
+    homes: list[str] = ["all"] * len(items["node"])
+    if nodes and site:
+        homes = [*column_of(nodes, site), *gap]
+    folders = by_site(homes, [True] * len(homes), notes)
     home = dict(zip(items["node"], homes, strict=True))
     rows_of: dict[str, list[int]] = {name: [] for name in folders}
-    between = dict.fromkeys(folders, 0)
-    num_lost = 0
-    for row, pair in enumerate(zip(*ends, strict=True)):
-        found = {home.get(end) for end in pair}
+    between, num_lost = dict.fromkeys(folders, 0), 0
+    for row, pair in enumerate(ends):
+        found = {home.get(end, "") for end in pair}
         at_home = [name for name in found if name in rows_of]
         num_lost += not at_home
         for name in at_home:
             rows_of[name].append(row)
             between[name] += len(found) > 1
     if num_lost:
-        notes.append(
-            f"{num_lost} of {len(ends[0])} edges join no node, and are left out"
-        )
+        notes.append(f"{num_lost} of {len(ends)} edges join no node, and are left out")
     with new_folder(out) as made:
         for name, rows in folders.items():
-            write(made / name / "nodes.csv", items, rows)
-            write(made / name / "edges.csv", joins, rows_of[name])
+            place = name if site else ""
+            write(made / place / "nodes.csv", items, rows)
+            write(made / place / "edges.csv", joins, rows_of[name])
             notes.append(
-                f"{out / name}: {len(rows)} nodes, {len(rows_of[name])} edges"
-                f"{f', {between[name]} with one end elsewhere' * bool(between[name])}"
+                f"{out / place}: {len(rows)} nodes, {len(rows_of[name])} edges"
+                + f", {between[name]} with one end elsewhere" * bool(between[name])
             )
     return notes
 
 
 def _check_names(
-    edges: Table, nodes: Table, known: Iterable[str], strangers: list[str], total: int
+    edges: Table, nodes: Table, known: set[str], strangers: list[str], *, are_all: bool
 ) -> None:
     """Refuse ends of edges that look like nodes, and edges that name no node at all."""
     looks = by_look(known)
@@ -138,13 +124,13 @@ def _check_names(
         raise DataError(
             f"{got} {looks[alike(like[0])]!r}, and {len(like)} such end(s); {cure}"
         )
-    if total and len(strangers) == total:
+    if strangers and are_all:
         raise DataError(
             f"{got} {next(iter(known), 'nothing')!r}; none is there; {cure}"
         )
 
 
-def renamed(table: Table, names: Mapping[str, str], drop: Sequence[str]) -> Columns:
+def renamed(table: Table, names: Mapping[str, str], drop: Sequence[str]) -> _Columns:
     """Return the columns of a table by their new names, those with new names first.
 
     Raises
@@ -169,50 +155,35 @@ def renamed(table: Table, names: Mapping[str, str], drop: Sequence[str]) -> Colu
 def column_of(table: Table, column: str) -> Sequence[str]:
     """Return the cells of a column; DataError if it is not there."""
     if column not in table.columns:
-        raise no_column(
-            f"{table.path}, line 1:",
-            column,
-            table.columns,
-            "name the right one; if that line names no columns, name those of the edges"
-            " by --header",
+        cure = (
+            "name the right one; if that line names no columns, use --header for edges"
         )
+        raise no_column(f"{table.path}, line 1:", column, table.columns, cure)
     return table.rows.cells[column]
 
 
-def by_site(cells: Sequence[str], notes: list[str]) -> dict[str, list[int]]:
-    """Return the rows of each site, by name; those without a site are told.
-
-    Raises
-    ------
-    DataError
-        A site's name cannot be that of a folder.
-    """
+def by_site(
+    cells: Sequence[str], is_used: Sequence[bool], notes: list[str]
+) -> dict[str, list[int]]:
+    """Return the rows that are used by the name of their site, which names a folder."""
     found: dict[str, list[int]] = {}
     for row, name in enumerate(cells):
-        if not is_missing(name):
+        if is_used[row] and not is_missing(name):
             found.setdefault(name, []).append(row)
     odd = [n for n in found if not is_name(n) or n[0] == "." or {*n} & {*"/\\:"}]
     if odd or not found:
         raise DataError(
-            f"the column of sites must name folders, got {shortened(repr(odd))};"
-            " rename these sites, or name another column by --site"
+            f"the column of sites must name folders, got {(odd or ['nothing'])[0]!r};"
+            " rename this site, or name another column by --site"
         )
     if few := len(cells) - sum(map(len, found.values())):
-        notes.append(f"{few} of {len(cells)} rows have no site, and are left out")
+        notes.append(f"{few} of {len(cells)} rows have no site or matrix: left out")
     return dict(sorted(found.items()))
 
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Give the place of a folder to make, which is ``out`` once it is whole.
-
-    Raises
-    ------
-    DataError
-        Something is there already.
-    StorageError
-        It cannot be written.
-    """
+    """Give the place of a folder to make, which is ``out`` once it is whole."""
     try:
         if out.is_file() or (out.is_dir() and any(out.iterdir())):
             raise DataError(f"{out} is there already; name a new folder by --out")
@@ -223,7 +194,7 @@ def new_folder(out: Path) -> Iterator[Path]:
         raise unwritable(out, error) from error
 
 
-def write(path: Path, columns: Columns, rows: Iterable[int]) -> None:
+def write(path: Path, columns: _Columns, rows: Iterable[int]) -> None:
     """Write some rows of columns as a CSV file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as handle:

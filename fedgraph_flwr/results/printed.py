@@ -304,7 +304,7 @@ def _confusion_table(rows: list[list[str]]) -> Table:
     """Table of counts; of many clients or targets the sums alone."""
     if len(rows) > 2 * _MOST_CLUSTERS:
         rows = [row for row in rows if row[1] == "all"][:_MOST_CLUSTERS]
-    table = Table(title="test items called yes (P) and no (N), truly or falsely")
+    table = Table(title="test items called so (P) or not (N)")
     for heading in CONFUSION_HEADINGS:
         table.add_column(heading)
     for row in rows:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 import typer
 
-from datasets.own.import_matrices import Choice, import_matrices
+from datasets.own.import_matrices import import_matrices
 from datasets.own.import_tables import import_tables
 from datasets.tabular.table import Table
 from fedgraph_flwr.core.errors import DataError
@@ -18,77 +17,48 @@ from fedgraph_flwr.core.errors import DataError
 from .findings import AsJson
 
 
+def _option(words: str, *names: str, **how: Any) -> Any:
+    return typer.Option(*names, help=words, **how)
+
+
+_FILES = typer.Argument(
+    help="Matrices: a .npy or .npz file of all subjects, or a file for each, called as"
+    " the subject, or a folder of these."
+)
+_NO_HEADER = "Edges: names of columns, with commas, if the file has no such line."
+_FEATURES = "Matrices: a node's features are its row of the matrix, or none."
+_ROW_OR_NONE = click.Choice(("row", "none"))
+
+
 def import_files(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            help="Matrices: a .npy or .npz file of all subjects, or a file for each,"
-            " called as the subject, or a folder of these."
-        ),
-    ] = None,
+    files: Annotated[list[Path] | None, _FILES] = None,
     *,
-    out: Annotated[Path, typer.Option(help="New folder for the tables.")],
-    table: Annotated[
-        Path | None, typer.Option(help="Matrices: table with a row for each subject.")
-    ] = None,
-    nodes: Annotated[
-        Path | None, typer.Option(help="Table of nodes, such as accounts.")
-    ] = None,
-    edges: Annotated[
-        Path | None, typer.Option(help="Table of edges, such as transfers.")
-    ] = None,
-    id_: Annotated[
-        str, typer.Option("--id", help="Column that names a subject or node.")
-    ] = "",
-    label: Annotated[
-        str, typer.Option(help="Column to predict, of subjects or nodes.")
-    ] = "",
-    site: Annotated[
-        str, typer.Option(help="Column of sites: a folder for each site.")
-    ] = "",
-    drop: Annotated[
-        str, typer.Option(help="Columns to leave out, separated by commas.")
-    ] = "",
-    source: Annotated[str, typer.Option(help="Edges: column of the first end.")] = "",
-    target: Annotated[str, typer.Option(help="Edges: column of the other end.")] = "",
-    time: Annotated[str, typer.Option(help="Edges: column of times.")] = "",
-    weight: Annotated[str, typer.Option(help="Edges: column of weights.")] = "",
-    edge_label: Annotated[
-        str, typer.Option(help="Edges: column to predict of edges.")
-    ] = "",
-    header: Annotated[
-        str,
-        typer.Option(
-            help="Edges: names of columns, separated by commas, if the first line of"
-            " the file has none."
-        ),
-    ] = "",
+    out: Annotated[Path, _option("New folder for the tables.")],
+    table: Annotated[Path | None, _option("Matrices: table of the subjects.")] = None,
+    nodes: Annotated[Path | None, _option("Table of nodes, as of accounts.")] = None,
+    edges: Annotated[Path | None, _option("Table of edges, as of transfers.")] = None,
+    id_: Annotated[str, _option("Column of names of subjects or nodes.", "--id")] = "",
+    label: Annotated[str, _option("Column to predict, of subjects or nodes.")] = "",
+    site: Annotated[str, _option("Column of sites: a folder for each.")] = "",
+    drop: Annotated[str, _option("Columns to leave out, with commas.")] = "",
+    source: Annotated[str, _option("Edges: column of the first end.")] = "source",
+    target: Annotated[str, _option("Edges: column of the other end.")] = "target",
+    time: Annotated[str, _option("Edges: column of times.")] = "",
+    weight: Annotated[str, _option("Edges: column of weights.")] = "",
+    edge_label: Annotated[str, _option("Edges: column to predict of edges.")] = "",
+    header: Annotated[str, _option(_NO_HEADER)] = "",
     all_nodes: Annotated[
-        bool,
-        typer.Option(
-            "--all-nodes", help="Ends of edges that --nodes lacks are nodes, too."
-        ),
+        bool, _option("Ends of edges that --nodes lacks are nodes, too.", "--all-nodes")
     ] = False,
     threshold: Annotated[
-        float | None,
-        typer.Option(min=0, help="Matrices: pairs of at least this absolute value."),
+        float | None, _option("Matrices: pairs of at least this absolute value.", min=0)
     ] = None,
     density: Annotated[
         float | None,
-        typer.Option(
-            min=0, max=1, help="Matrices: share of the pairs, strongest first."
-        ),
+        _option("Matrices: share of pairs, strongest first.", min=0, max=1),
     ] = None,
-    node_features: Annotated[
-        str,
-        typer.Option(
-            click_type=click.Choice(("row", "none")),
-            help="Matrices: features of a node are its row, or none.",
-        ),
-    ] = "row",
-    array: Annotated[
-        str, typer.Option(help="Matrices: array of a .npz file that has several.")
-    ] = "",
+    node_features: Annotated[str, _option(_FEATURES, click_type=_ROW_OR_NONE)] = "row",
+    array: Annotated[str, _option("Matrices: array of a file with several.")] = "",
     as_json: AsJson = False,
 ) -> int:
     """Make the tables of own data from the files that you have.
@@ -97,53 +67,48 @@ def import_files(
     nodes (--nodes). Columns get the names that own tables have; others stay. Nothing is
     unpickled, and no file is changed.
     """
-    of_matrices = {"threshold": threshold, "density": density, "array": array}
-    of_tables = {"source": source, "target": target, "time": time, "weight": weight}
-    left_out = _list(drop)
-    if files and table and not (edges or nodes):
-        others = {"edge-label": edge_label, "header": header, "all-nodes": all_nodes}
-        _refuse(of_tables | others, "--edges")
+    common: dict[str, Any] = {"site": site, "drop": _list(drop)}
+    of_items = {"graph" if files else "node": id_ or "node", "label": label}
+    of_edges = {"source": source, "target": target, "time": time, "weight": weight}
+    of_edges["label"] = edge_label
+    is_cut = threshold is not None or density is not None
+    if files and table and id_ and not (edges or nodes):
         if threshold is not None and density is not None:
             raise DataError("--threshold and --density are both given; choose one")
-        if not id_:
-            raise DataError(f"--id must name the column of {table} that names subjects")
         notes = import_matrices(
             files,
             Table(table),
             out,
-            names={"graph": id_} | ({"label": label} if label else {}),
-            choice=Choice(threshold, density, node_features == "row"),
-            site=site,
-            drop=left_out,
+            names=_given(of_items),
+            threshold=threshold,
+            density=density,
+            features=node_features == "row",
             array=array,
+            **common,
         )
-    elif edges and not (files or table):
-        _refuse(of_matrices, "FILES")
+    elif edges and not (files or table or is_cut or array):
         if not nodes and (id_ or label or site):
             raise DataError("--id, --label and --site are columns of --nodes; give it")
-        named = of_tables | {"label": edge_label}
-        named |= {"source": source or "source", "target": target or "target"}
         notes = import_tables(
             Table(edges, tuple(_list(header))),
             Table(nodes) if nodes else None,
             out,
-            edge_names={k: v for k, v in named.items() if v},
-            node_names={"node": id_ or "node"} | ({"label": label} if label else {}),
-            site=site,
-            drop=left_out,
+            edge_names=_given(of_edges),
+            node_names=_given(of_items),
             all_nodes=all_nodes,
+            **common,
         )
     else:
         raise DataError(
-            "give either FILES of matrices and --table, or --edges and, if there is"
-            " one, --nodes"
+            "give either FILES of matrices with --table, --id and how to choose pairs,"
+            " or --edges and, if there is one, --nodes"
         )
     if as_json:
         print(json.dumps({"out": str(out), "notes": notes}))
         return 0
     for note in notes:
         print(f"- {note}")
-    first = next(iter(sorted(p.parent for p in out.rglob("nodes.csv"))))
+    first = min(path.parent for path in out.rglob("nodes.csv"))
     wanted = " --targets label" * bool(files and label)
     print(f"next: fedgraph site schema {first} --out {out}/schema.toml{wanted}")
     return 0
@@ -153,9 +118,5 @@ def _list(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
-def _refuse(given: Mapping[str, object], other: str) -> None:
-    """Refuse options that say nothing of the files that are given."""
-    if odd := [name for name, value in given.items() if value not in (None, "", False)]:
-        raise DataError(
-            f"--{odd[0]} belongs to {other}, which is not given; leave it out"
-        )
+def _given(names: dict[str, str]) -> dict[str, str]:
+    return {name: column for name, column in names.items() if column}

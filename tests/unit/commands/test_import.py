@@ -50,6 +50,7 @@ def typed(tmp_path, monkeypatch):
     np.savez("m.npz", fc=made[:, i, j], names=np.array([*"abcd"], object), r=np.ones(4))
     np.savez("two.npz", a=made, b=made)
     np.save("objects.npy", np.array([[None]], object))
+    np.save("flat.npy", np.ones(9))
     bent, gap, wide = made.copy(), made.copy(), np.ones((3, 4, 5))
     bent[1, 0, 3] += 1
     gap[2, 0, 3] = np.nan
@@ -140,18 +141,18 @@ def test_nodes_are_those_of_a_table_or_the_ends_of_edges(typed, tmp_path, line, 
 
 REFUSED = {
     "objects.npy --table subjects.csv --id who": "cannot be read as numbers: Array",
+    "flat.npy --table subjects.csv --id who": "got (9,) float64; save numbers",
     "two.npz --table subjects.csv --id who": "choose one by --array",
     "t.csv --table subjects.csv --id who": "must end with .npy or .npz; save numbers",
     "bent.npy --table subjects.csv --id who": "subject 7: the matrix is not symmetric",
     "gap.npy --table subjects.csv --id who": "subject 1e5: 1 cells are no finite",
-    "wide.npy --table subjects.csv --id who": "007: the matrix has shape (4, 5), not",
+    "wide.npy --table subjects.csv --id who": "subject 007: shape (4, 5) is not (4, 4)",
     "few.npy --table subjects.csv --id who": "2 matrices, subjects.csv has 3 rows",
     "m.npy --table twice.csv --id who": "subject '7' is there twice",
     "m.npy --table subjects.csv --id name": "has no column 'name'",
-    "m.npy --table subjects.csv": "--id must name the column",
-    f"{MATRIX} --site age --time when": "--time belongs to --edges",
+    "m.npy --table subjects.csv": "give either FILES of matrices with --table, --id",
     "each --table a.csv --id since": "are no subject of a.csv, which has '2.5'",
-    f"{TABLES} {NODES} --label bank --density 1": "--density belongs to FILES",
+    f"{TABLES} {NODES} --label bank --density 1": "give either FILES",
     f"{TABLES} --label fraud": "--id, --label and --site are columns of --nodes",
     f"{TABLES} {NODES} --time sum --edge-label to --site x": "has no column 'x'",
     "--edges t.csv --source from --target to --nodes a.csv --id since": "none is there",
@@ -175,3 +176,34 @@ def test_a_folder_is_never_overwritten(typed, capsys):
     assert typed(TABLES) == 0
     assert typed(TABLES) == 2
     assert "out is there already; name a new folder" in capsys.readouterr().err
+
+
+def test_real_files_equal_a_plain_reading(data_dir, tmp_path, monkeypatch):
+    """Of two hospitals among sixteen, and of a bank's simulated transfers."""
+    monkeypatch.chdir(tmp_path)
+    abide, bank = f"{data_dir}/abide", f"{data_dir}/amlsim/20K_fanin200"
+    people = pd.read_csv(f"{abide}/subjects.csv", dtype={"subject": str})
+    few = people[people.site.isin(["CMU", "SBL"])]
+    few.to_csv("few.csv", index=False)
+    fc = np.load(f"{abide}/fc_ho.npz")["fc"][few.index]
+    np.savez("few.npz", fc=fc)
+    line = "few.npz --table few.csv --id subject --label label --site site --out out"
+    assert at_site(["import", *line.split(), "--threshold", "0.5"]) == 0
+    i, j = np.triu_indices(111, 1)
+    for name in ("CMU", "SBL"):
+        graphs, edges = read(f"{name}/graphs.csv"), read(f"{name}/edges.csv")
+        there = (few.site == name).to_numpy()
+        assert list(graphs.graph) == list(few.subject[there])
+        subject, at = np.nonzero(abs(fc[there].astype(np.float32)) >= 0.5)
+        assert list(edges.graph) == list(graphs.graph.to_numpy()[subject])
+        assert (edges.source.astype(int) == i[at]).all()
+        assert (edges.target.astype(int) == j[at]).all()
+        weights = edges.weight.to_numpy(np.float32)
+        assert (weights == fc[there][subject, at]).all()
+    line = f"--nodes {bank}/nodes.csv --edges {bank}/transactions.csv --id nodeid"
+    line += " --label isFraud --source sourceNodeId --target targetNodeId --out bank"
+    assert at_site(["import", *line.split()]) == 0
+    plain = pd.read_csv(f"{bank}/transactions.csv")
+    plain.columns = ["source", "target", "value", "time"]
+    assert pd.read_csv("bank/edges.csv").equals(plain)
+    assert pd.read_csv("bank/nodes.csv").label.sum() == 954

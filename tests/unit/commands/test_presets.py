@@ -61,7 +61,7 @@ fedprox-<GRAPHS>  0.01
 .*-last-grad-norm  false  'last-grad-norm'
 # A user's own tables: ours
 :: dataset shared-group
-(<GCFL>|moon)-csv  'graphs-csv'  'all'
+(<GCFL>|moon|centralized)-csv  'graphs-csv'  'all'
 .*-graph-csv       'graph-csv'   'all'
 # FCLG (Li et al. 2024), Sec. 5, Tables II and III
 :: num-server-rounds local-epochs batch-size learning-rate held-out dominance split-seed
@@ -242,6 +242,6 @@ def test_the_families_have_all_their_members() -> None:
         "FGCL": (3 + 3 * 4 + 4) * 4 * 5,
         "FedGKD": (14 * 4 + 12 * 3) * 3,  # no GCFL on heterophilous graphs
         "SpreadGNN": 64 + 100,  # FedGMTL and baselines; SpreadGNN
-        "own data": 6 + 11,  # whole graphs; one graph
+        "own data": 7 + 12,  # whole graphs; one graph
     }
     assert sum(found.values()) == len(NAMES)
