@@ -126,6 +126,8 @@ def _called(found: Predictions, *, is_given: bool) -> list[str]:
             tp, fp, fn, tn = counts[name].values()
             line += f": TP {tp}, FP {fp}, FN {fn}, TN {tn}"
         lines.append(line)
+    if (more := len(lines) - _SHOWN) > 0:
+        lines[_SHOWN:] = [f"and {more} more targets, each by its threshold"]
     return lines
 
 

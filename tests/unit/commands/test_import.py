@@ -1,6 +1,8 @@
 """``fedgraph site import``: tables of matrices, of nodes and edges; what is refused."""
 
+import os
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -25,6 +27,13 @@ OF_A = """source,target,time,label,sum
 """
 
 
+class Touches:
+    """Who unpickles it makes a file."""
+
+    def __reduce__(self):
+        return os.mkdir, ("unpickled",)
+
+
 def matrices(dtype=np.float32):
     """Three symmetric matrices of four regions; the diagonal is infinite."""
     made = numpy_rng(1, "matrices").normal(size=(3, 4, 4)).astype(dtype)
@@ -47,7 +56,9 @@ def typed(tmp_path, monkeypatch):
     (tmp_path / "twice.csv").write_text(SUBJECTS.replace("1e5", "7"))
     i, j = np.triu_indices(4, 1)
     np.save("m.npy", made)
-    np.savez("m.npz", fc=made[:, i, j], names=np.array([*"abcd"], object), r=np.ones(4))
+    np.savez(
+        "m.npz", fc=made[:, i, j], names=np.array([Touches()], object), r=np.ones(4)
+    )
     np.savez("two.npz", a=made, b=made)
     np.save("objects.npy", np.array([[None]], object))
     np.save("flat.npy", np.ones(9))
@@ -62,6 +73,7 @@ def typed(tmp_path, monkeypatch):
     }.items():
         np.save(f"{name}.npy", array)
     (tmp_path / "each").mkdir()
+    (tmp_path / "each/about.txt").write_text("no matrix")
     for name, one in zip(["007", "7", "other"], made, strict=True):
         np.save(f"each/{name}.npy", one)
     return lambda line: at_site(["import", *shlex.split(line), "--out", "out"])
@@ -85,6 +97,7 @@ def test_matrices_equal_a_plain_reading(typed, source, option, chosen):
     graphs, nodes, edges = map(read, ("graphs.csv", "nodes.csv", "edges.csv"))
     assert list(graphs) == ["graph", "label", "ward", "age"]
     assert list(graphs.graph) == ["007", "7", "1e5"][: len(graphs)]
+    assert not Path("unpickled").exists()
     assert len(graphs) == (2 if source == "each" else 3)
     i, j = np.triu_indices(4, 1)
     for name, matrix in zip(graphs.graph, matrices(), strict=False):
@@ -113,6 +126,7 @@ def test_accounts_and_transfers_of_each_bank(typed, tmp_path, capsys):
     told = capsys.readouterr().out
     assert "1 end(s) of edges, such as '9', are in no row of a.csv" in told
     assert "1 of 3 edges join no node" in told
+    assert "out/A: 2 nodes, 2 edges, 1 with one end elsewhere" in told
     assert (tmp_path / "out/A/edges.csv").read_text() == OF_A
     assert (tmp_path / "out/A/nodes.csv").read_text() == (
         "node,label,since\n007,0,2.5\n7,1,1\n"
