@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
@@ -37,6 +37,9 @@ Missing = Literal["refuse", "indicator"]
 REFUSE: Missing = "refuse"
 INDICATOR: Missing = "indicator"
 DROP: Literal["drop"] = "drop"
+KEEP: Literal["keep"] = "keep"
+MERGE: Literal["merge"] = "merge"
+NODE: Literal["node"] = "node"
 NUMBER: Literal["number"] = "number"
 CATEGORY: Literal["category"] = "category"
 DATE: Literal["date"] = "date"
@@ -74,9 +77,7 @@ def _names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _column(name: str) -> str:
     if not is_name(name) or name in RESERVED:
-        raise ValueError(
-            f"must be the name of a column of nodes, none of {', '.join(RESERVED)}"
-        )
+        raise ValueError(f"must be the name of a column, none of {', '.join(RESERVED)}")
     return name
 
 
@@ -88,9 +89,18 @@ _Names = Annotated[
 ]
 
 
+def _column_or_none(name: str) -> str:
+    if name and (not is_name(name) or name in ("graph", *KEYS["edges"])):
+        raise ValueError("must be the name of a column of edges, not of their ends")
+    return name
+
+
+_ColumnOrNone = Annotated[str, AfterValidator(_column_or_none)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """A column of ``nodes.csv`` and how it is encoded.
+    """A column of a table and how it is encoded.
 
     Parameters
     ----------
@@ -126,6 +136,48 @@ class Feature:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Edges:
+    """The section ``[edges]``: what rows of ``edges.csv`` are.
+
+    Parameters
+    ----------
+    directed : bool
+        Whether source and target differ in their role.
+    repeats : str
+        Several rows with the same ends are several edges ("keep"), or one ("merge"):
+        weights are added, features averaged, the earliest time counts; and the
+        logarithm of the number of rows is one more feature.
+    self_loops : bool
+        Whether edges from a node to itself are kept.
+    weight, time, label : str
+        Columns; "" for none.
+    classes : tuple of str
+        Names of the labels' classes, in the order of their numbers.
+    outside : str
+        What becomes of an edge whose one end is in no table: "refuse", "drop", or
+        "node", which makes a node without features and label of the end.
+    """
+
+    __pydantic_config__ = ConfigDict(
+        strict=True, extra="forbid", alias_generator=lambda name: name.replace("_", "-")
+    )
+
+    directed: bool = False
+    repeats: Literal["keep", "merge"] = MERGE
+    self_loops: bool = False
+    weight: _ColumnOrNone = ""
+    time: _ColumnOrNone = ""
+    label: _ColumnOrNone = ""
+    classes: Annotated[tuple[str, ...], Strict(False)] = ()
+    outside: Literal["refuse", "drop", "node"] = REFUSE
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns beside both ends and features."""
+        return tuple(c for c in (self.weight, self.time, self.label) if c)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Schema:
     """The content of a schema file.
 
@@ -147,6 +199,12 @@ class Schema:
     drops_outside : bool
         Whether rows that name a node or graph which is in no other table are meant to:
         they are dropped and counted, and are no misfits.
+    edges : Edges, optional
+        Without it an edge counts in both directions, and once.
+    edge_features, graph_features : tuple of Feature
+        Columns of ``edges`` and of ``graphs``, in the order of encoded columns.
+    time : str
+        Column of graphs, or of nodes, that says when each came about; "" for none.
     """
 
     dataset: str
@@ -156,11 +214,27 @@ class Schema:
     features: tuple[Feature, ...] = ()
     degree: int = 0
     drops_outside: bool = False
+    edges: Edges | None = None
+    edge_features: tuple[Feature, ...] = ()
+    graph_features: tuple[Feature, ...] = ()
+    time: str = ""
 
     @property
     def width(self) -> int:
         """Number of columns of the encoded node features."""
-        return sum(f.width for f in self.features) or self.degree + 1
+        own = sum(f.width for f in self.features) or self.degree + 1
+        return own + self.makes_nodes
+
+    @property
+    def makes_nodes(self) -> bool:
+        """Whether ends of edges that are in no table become nodes."""
+        return self.edges is not None and self.edges.outside == NODE
+
+    @property
+    def edge_width(self) -> int:
+        """Number of columns of encoded edge features; a weight is none."""
+        is_merged = self.edges is not None and self.edges.repeats == MERGE
+        return sum(f.width for f in self.edge_features) + is_merged
 
     @property
     def num_outputs(self) -> int:
@@ -197,16 +271,25 @@ def to_toml(schema: Schema) -> str:
     head = {"format": FORMAT, "dataset": schema.dataset}
     head |= {"degree": schema.degree} if schema.degree else {}
     head |= {"outside": DROP} if schema.drops_outside else {}
+    head |= {"time": schema.time} if schema.time else {}
     target = {"kind": schema.target_kind, "columns": schema.targets}
     target |= {"classes": schema.classes} if schema.classes else {}
-    sections: list[tuple[list[str], Mapping[str, object]]] = [
-        ([], head),
-        (["", "[target]"], target),
-    ]
-    for feature in schema.features:
-        own = ("categories", "other") if feature.kind == CATEGORY else _OF_NUMBERS
-        keys = ("column", "kind", *own, "missing")
-        sections.append((["", "[[feature]]"], {k: getattr(feature, k) for k in keys}))
+    sections: list[tuple[list[str], Mapping[str, object]]] = [([], head)]
+    if schema.targets:
+        sections.append((["", "[target]"], target))
+    if schema.edges:
+        given = {f.name: getattr(schema.edges, f.name) for f in fields(Edges)}
+        said = {k.replace("_", "-"): v for k, v in given.items() if v not in ("", ())}
+        sections.append((["", "[edges]"], said))
+    for heading, of_table in (
+        ("[[feature]]", schema.features),
+        ("[[edge_feature]]", schema.edge_features),
+        ("[[graph_feature]]", schema.graph_features),
+    ):
+        for feature in of_table:
+            own = ("categories", "other") if feature.kind == CATEGORY else _OF_NUMBERS
+            keys = ("column", "kind", *own, "missing")
+            sections.append((["", heading], {k: getattr(feature, k) for k in keys}))
     return "".join(
         f"{line}\n"
         for heading, values in sections
@@ -234,50 +317,99 @@ class _File(BaseModel):
 
     format: Literal[1]
     dataset: Literal["graphs-csv", "graph-csv"]
-    target: _Target
+    target: _Target | None = None
+    edges: Edges | None = None
     feature: Annotated[list[Feature], Field(max_length=MOST_COLUMNS)] = []
+    edge_feature: Annotated[list[Feature], Field(max_length=MOST_COLUMNS)] = []
+    graph_feature: Annotated[list[Feature], Field(max_length=MOST_COLUMNS)] = []
+    time: str = ""
     degree: Annotated[int, Field(ge=1, le=MOST_DEGREE)] = 0
     outside: Literal["drop"] | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        target, names = self.target, [f.column for f in self.feature]
-        is_nodes, has_classes = self.dataset == GRAPH_CSV, target.kind == "classes"
-        if is_nodes and not (has_classes and target.columns == (LABEL,)):
+        target, is_nodes = self.target, self.dataset == GRAPH_CSV
+        edges = self.edges or Edges()
+        if target is None and not (is_nodes and edges.label):
             raise ValueError(
-                f"kind of [target] must be 'classes', and columns [{LABEL!r}], for"
-                f" {GRAPH_CSV}, got {target.kind!r} and {list(target.columns)}"
+                "[target] must be there, unless classes of edges are learned, as label"
+                f" of [edges] in {GRAPH_CSV}"
             )
-        if has_classes and (len(target.columns) > 1 or len(target.classes) < 2):
-            raise ValueError(
-                "[target] must have one column, and two classes or more, if kind is"
-                " 'classes'"
-            )
-        if target.classes and not has_classes:
-            raise ValueError(
-                f"classes of [target] must be left out if kind is {target.kind!r}"
-            )
-        for number, one in enumerate(self.feature, 1):
-            place, is_category = f"[[feature]] {number}", one.kind == CATEGORY
-            if names.count(one.column) > 1 or (is_nodes and one.column == LABEL):
-                raise ValueError(
-                    f"column {one.column!r} of {place} must be of no other feature,"
-                    " and not what is predicted"
-                )
-            is_scaled = (one.shift, one.scale) != (0, 1)
-            if (is_category is not bool(one.categories)) or (
-                is_scaled if is_category else one.other
-            ):
-                raise ValueError(
-                    f"categories of {place} must be there, other may, and shift and"
-                    f" scale must not, if and only if kind is {CATEGORY!r}"
-                )
+        if target:
+            _check_target(target, is_nodes=is_nodes)
+        _check_edges(edges, is_nodes=is_nodes)
+        if self.graph_feature and is_nodes:
+            raise ValueError(f"[[graph_feature]] must not be there for {GRAPH_CSV}")
+        answers = [*(target.columns if target else ()), self.time]
+        of_units = answers if is_nodes else [self.time]
+        _check_features("feature", self.feature, of_units if is_nodes else [])
+        _check_features("edge_feature", self.edge_feature, edges.columns)
+        _check_features("graph_feature", self.graph_feature, answers)
         if bool(self.degree) == bool(self.feature):
             raise ValueError(
                 "degree must be there, as an int such as 16, if and only if there is no"
                 " [[feature]]"
             )
         return self
+
+
+def _check_target(target: _Target, *, is_nodes: bool) -> None:
+    has_classes = target.kind == "classes"
+    if is_nodes and not (has_classes and target.columns == (LABEL,)):
+        raise ValueError(
+            f"kind of [target] must be 'classes', and columns [{LABEL!r}], for"
+            f" {GRAPH_CSV}, got {target.kind!r} and {list(target.columns)}"
+        )
+    if has_classes and (len(target.columns) > 1 or len(target.classes) < 2):
+        raise ValueError(
+            "[target] must have one column, and two classes or more, if kind is"
+            " 'classes'"
+        )
+    if target.classes and not has_classes:
+        raise ValueError(
+            f"classes of [target] must be left out if kind is {target.kind!r}"
+        )
+
+
+def _check_edges(edges: Edges, *, is_nodes: bool) -> None:
+    columns = edges.columns
+    if len({*columns}) < len(columns):
+        raise ValueError("weight, time and label of [edges] must be different columns")
+    has_label = bool(edges.label)
+    if has_label and not is_nodes:
+        raise ValueError(f"label of [edges] must be left out but for {GRAPH_CSV}")
+    if has_label is not (len(_names(edges.classes) if edges.classes else ()) > 1):
+        raise ValueError(
+            "classes of [edges] must be there, two or more, if and only if label is"
+        )
+    if has_label and edges.repeats == MERGE:
+        raise ValueError(
+            "repeats of [edges] must be 'keep' with a label, as each row has its own"
+        )
+    if edges.outside == NODE and not is_nodes:
+        raise ValueError(f"outside of [edges] must not be 'node' but for {GRAPH_CSV}")
+
+
+def _check_features(
+    section: str, features: Sequence[Feature], others: Sequence[str]
+) -> None:
+    """Refuse features that are named twice, serve otherwise, or contradict a kind."""
+    names = [f.column for f in features]
+    for number, one in enumerate(features, 1):
+        place, is_category = f"[[{section}]] {number}", one.kind == CATEGORY
+        if names.count(one.column) > 1 or one.column in others:
+            raise ValueError(
+                f"column {one.column!r} of {place} must be of no other feature,"
+                " and not what is predicted, a weight or a time"
+            )
+        is_scaled = (one.shift, one.scale) != (0, 1)
+        if (is_category is not bool(one.categories)) or (
+            is_scaled if is_category else one.other
+        ):
+            raise ValueError(
+                f"categories of {place} must be there, other may, and shift and"
+                f" scale must not, if and only if kind is {CATEGORY!r}"
+            )
 
 
 def read_schema(path: Path) -> Schema:
@@ -300,14 +432,22 @@ def read_schema(path: Path) -> Schema:
         found = _File.model_validate_json(text)
     except ValidationError as error:
         raise DataError(f"{path}: {_first_problem(error)}") from error
+    target, edges = found.target, found.edges
+    if edges is None and found.edge_feature:
+        edges = Edges()
+    drops = found.outside == DROP or (edges is not None and edges.outside == DROP)
     return Schema(
         dataset=found.dataset,
-        target_kind=found.target.kind,
-        targets=found.target.columns,
-        classes=found.target.classes,
+        target_kind=target.kind if target else "classes",
+        targets=target.columns if target else (),
+        classes=target.classes if target else (),
         features=tuple(found.feature),
         degree=found.degree,
-        drops_outside=found.outside == DROP,
+        drops_outside=drops,
+        edges=edges,
+        edge_features=tuple(found.edge_feature),
+        graph_features=tuple(found.graph_feature),
+        time=found.time,
     )
 
 
@@ -321,8 +461,8 @@ def _first_problem(error: ValidationError) -> str:
         return f"{says}; correct it"
     if len(place) > 1:
         where = f"[{place.pop(0)}]"
-    if where == "[feature]":
-        where = f"[[feature]] {int(place.pop(0)) + 1}"
+    if where.endswith("feature]"):
+        where = f"[{where}] {int(place.pop(0)) + 1}"
     key = place[0] if place else "it"
     if first["type"] in _UNKNOWN:
         return (
