@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Record = TypeVar("Record", bound="DataclassInstance")
 log = logging.getLogger("flwr.fedgraph")
 
-CACHE_FORMAT = 2  # part of every fingerprint: raise it when the conversion changes
+CACHE_FORMAT = 3  # part of every fingerprint: raise it when the conversion changes
 CACHE_ENV = "FEDGRAPH_CACHE"
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,10 @@ from fedgraph_flwr.core.data import GraphSet, IntArray, distinct_edges, pointer
 from fedgraph_flwr.core.errors import DataError
 
 from ..cache import CACHE_FORMAT, cache_root, checksum, open_or_build
-from ..tabular.cells import same_look
+from ..tabular.cells import by_look, is_missing, same_look, twin
 from ..tabular.encode import (
     MAKE_FIT,
+    NO_ROLE,
     Flaw,
     LeftOut,
     Problem,
@@ -33,17 +35,19 @@ from ..tabular.encode import (
 from ..tabular.rows import (
     BoolArray,
     Names,
+    Units,
     find_ends,
     nameless,
     note,
+    read_edge_rows,
     read_features,
     read_units,
     remark,
 )
-from ..tabular.schema_file import GRAPHS_CSV, KEYS, Schema
+from ..tabular.schema_file import GRAPHS_CSV, KEYS, MERGE, Edges, Schema
 from ..tabular.table import SPLIT, Table, Tables, find_tables, unchanged
 
-_VERSION = 10  # part of every fingerprint: raise it when tables are read otherwise
+_VERSION = 11  # part of every fingerprint: raise it when tables are read otherwise
 _SHORT = 12  # digits of a hash
 
 
@@ -65,6 +69,8 @@ class OwnData(GraphSet):
         Rows that were left out: file, line, column, what is wrong, cure.
     num_dropped : int
         Rows that repeat an edge, or join a node to itself.
+    edge_row : int64 array, shape (num_edges,), optional
+        Row of each edge in its table, if edges have classes.
     not_used, left_out, remarks : list of str
         Columns; shares of the tables, e.g. "4.6 % of edges"; cells and names that may
         mean something else.
@@ -75,6 +81,7 @@ class OwnData(GraphSet):
     role: NDArray[np.int8]
     has_split: bool
     num_dropped: int = 0
+    edge_row: IntArray | None = None
     bad: list[str] = field(default_factory=list)
     not_used: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -157,9 +164,15 @@ def build(
         node_graph, node_name, bad_nodes, name_of = nodes
     else:
         is_bad = bad_nodes = note(table, units.flaws + flaws, problems, units.names)
+        if schema.makes_nodes:
+            units, x, is_bad = _with_outsiders(tables, units, x, is_bad, number_of)
+            bad_nodes = is_bad
         node_graph = np.zeros(len(is_bad), np.int64)
         node_name, name_of = np.arange(len(is_bad)), number_of
-    edges = _edges(tables, schema, number_of, name_of, node_graph, node_name, problems)
+    beside, more = read_edge_rows(tables.edges, schema, needs_targets=needs_targets)
+    edges = _edges(
+        tables, schema, number_of, name_of, node_graph, node_name, problems, more
+    )
     edge_graph, ends, bad_edges = edges
     fits: BoolArray = np.asarray((ends >= 0).all(axis=0))
     is_open = np.zeros_like(is_bad)  # graphs that fit, but have no class
@@ -193,15 +206,24 @@ def build(
     shares = [s for s in shares if needs_targets or s.what == "edges"]
     kept = np.flatnonzero(keep)
     _check(folder, schema, len(kept), shares, problems, bad_rows)
-    rows, graph, ends = _cut_out(node_graph, ends[:, fits], keep, is_whole=is_whole)
+    rows, graph, ends = _cut_out(node_graph, ends, keep, is_whole=is_whole)
+    kept_edges = np.flatnonzero((ends >= 0).all(axis=0))
+    ends = ends[:, kept_edges]
     node_ptr = pointer(np.bincount(graph, minlength=len(kept) if is_whole else 1))
-    source, target = np.concatenate([ends, ends[::-1]], axis=1)
-    pairs = distinct_edges(source, target, len(rows))
+    beside = {name: array[kept_edges] for name, array in beside.items()}
+    if "edge_y" in beside:
+        beside["edge_row"] = kept_edges
+    pairs, of_edges = arranged(ends, beside, schema, len(rows))
     x = np.ascontiguousarray(x[rows])
-    remarks += far_columns(schema, tables.nodes, x)
+    remarks += far_columns(schema.features, tables.nodes, x)
+    if schema.edge_features:
+        own = beside["edge_attr"]
+        remarks += far_columns(schema.edge_features, tables.edges, own)
     if schema.degree:  # one-hot, as numbers of columns
         degrees = np.minimum(np.bincount(pairs[0], minlength=len(rows)), schema.degree)
-        x = degrees.astype(np.min_scalar_type(schema.degree))
+        if schema.makes_nodes:
+            degrees = np.where(x[:, -1] == 1, schema.degree + 1, degrees)
+        x = degrees.astype(np.min_scalar_type(schema.degree + 1))
     shape = f"degrees up to {schema.degree}" if schema.degree else ""
     names = [units.names[at] for at in kept.tolist()]
     made = OwnData(
@@ -213,7 +235,13 @@ def build(
         y=units.y[keep],
         num_features=schema.width,
         num_classes=schema.num_outputs,
-        is_undirected=True,
+        is_undirected=not (schema.edges and schema.edges.directed),
+        is_simple=schema.edges is None or is_simple(schema.edges),
+        num_edge_features=schema.edge_width,
+        edge_classes=list(schema.edges.classes) if schema.edges else [],
+        time=None if units.time is None else units.time[keep],
+        graph_x=None if units.x is None else units.x[keep],
+        **of_edges,
         raw_sha256=raw_sha256,
         columns=f"{shape or f'{schema.width} column(s)'} by schema"
         f" {schema.sha256[:_SHORT]}",
@@ -225,7 +253,7 @@ def build(
         has_split=units.has_split,
         bad=[str(problem) for problem in problems],
         not_used=not_used,
-        num_dropped=_count_dropped(ends, len(rows)),
+        num_dropped=_count_dropped(ends, len(rows), schema),
         left_out=[text for share in shares if (text := str(share))],
         remarks=[*remarks, *same_look(f"{key}s", names)],
     )
@@ -242,7 +270,7 @@ def _cut_out(
     node_graph : int array, shape (num_nodes,)
         Graph of each row of nodes; -1 if it is elsewhere.
     ends : int array, shape (2, num_edges)
-        Rows of nodes.
+        Rows of nodes; -1 if there is none.
     keep : bool array
         By row of graphs if ``is_whole``, else by row of nodes.
 
@@ -250,16 +278,16 @@ def _cut_out(
     -------
     rows, graph : int arrays
         Rows of the nodes that are kept, by graph; and new numbers of these, ascending.
-    ends : int array, shape (2, num_kept)
-        Edges between two of these nodes, by their new numbers.
+    ends : int array, shape (2, num_edges)
+        Their new numbers; -1 if a node is not kept.
     """
     number = np.cumsum(keep) - 1 if is_whole else np.zeros(1, np.int64)
     rows = np.flatnonzero((node_graph >= 0) & keep[node_graph] if is_whole else keep)
     rows = rows[np.argsort(node_graph[rows], kind="stable")]
     place = np.full(len(node_graph), -1, np.int64)
     place[rows] = np.arange(len(rows))
-    ends = place[ends]
-    return rows, number[node_graph[rows]], ends[:, (ends >= 0).all(axis=0)]
+    ends = np.where(ends >= 0, place[ends], -1)
+    return rows, number[node_graph[rows]], ends
 
 
 def _whole_nodes(
@@ -296,8 +324,12 @@ def _edges(
     node_graph: IntArray,
     node_name: IntArray,
     problems: list[Problem],
+    of_rows: list[Flaw],
 ) -> tuple[IntArray, IntArray, BoolArray]:
-    """Graph, ends as rows of nodes (-1: unknown), and badness of each row of edges."""
+    """Graph, ends as rows of nodes (-1: unknown), and badness of each row of edges.
+
+    The ends of a row with another flaw count as unknown.
+    """
     table, graphs, drop = tables.edges, tables.graphs, schema.drops_outside
     need_columns(table, [*["graph"] * bool(graphs), *KEYS["edges"]])
     graph, named = np.zeros(len(table.rows.lines), np.int64), list[str]()
@@ -308,7 +340,44 @@ def _edges(
     where = f"{tables.nodes.name}{' with this graph' * bool(graphs)}"
     nodes = Names("node", name_of, where, drop=drop)
     ends, more = find_ends(table.rows, graph, nodes, node_graph, node_name)
-    return graph, ends, note(table, flaws + more, problems, named)
+    ends[:, [row for row, _, _ in of_rows]] = -1
+    return graph, ends, note(table, flaws + more + of_rows, problems, named)
+
+
+def _with_outsiders(
+    tables: Tables,
+    units: Units,
+    x: NDArray[Any],
+    is_bad: BoolArray,
+    number_of: dict[str, int],
+) -> tuple[Units, NDArray[Any], BoolArray]:
+    """Add nodes for ends of edges that are in no table; their last feature is 1.
+
+    Names that look like one in the table are mistakes, and make none.
+    """
+    rows = tables.edges.rows
+    looks = by_look(number_of)
+    named = {n for column in KEYS["edges"] for n in rows.cells[column]}
+    new = sorted(
+        n
+        for n in named - number_of.keys()
+        if not (is_missing(n) and not n.isdigit()) and not twin(n, looks)
+    )
+    number_of.update({name: len(units.names) + k for k, name in enumerate(new)})
+    count = len(new)
+    more = np.zeros((count, x.shape[1]), x.dtype)
+    more[:, -1] = 1
+    none = np.full((count, *units.y.shape[1:]), -1, units.y.dtype)
+    time = units.time
+    made = replace(
+        units,
+        names=[*units.names, *new],
+        y=np.concatenate([units.y, none]),
+        role=np.concatenate([units.role, np.full(count, NO_ROLE, np.int8)]),
+        time=None if time is None else np.concatenate([time, np.full(count, np.nan)]),
+    )
+    bad = np.concatenate([is_bad, np.zeros(count, np.bool_)])
+    return made, np.concatenate([x, more]), bad
 
 
 def _without_nodes(
@@ -334,12 +403,104 @@ def _without_nodes(
     is_bad |= note(table, flaws, problems, names)
 
 
-def _count_dropped(ends: IntArray, num_nodes: int) -> int:
-    """Count rows that join a node to itself, or repeat a row before.
+def arranged(
+    ends: IntArray, values: dict[str, NDArray[Any]], schema: Schema, num_nodes: int
+) -> tuple[IntArray, dict[str, Any]]:
+    """Make edges of rows as the schema says, sorted by source, then target, then row.
+
+    If a table of undirected edges has each row in both directions with equal values,
+    the two are one.
+
+    Parameters
+    ----------
+    ends : int array, shape (2, num_rows)
+        Nodes of the whole set.
+    values : dict of str to array
+        Of the same rows, as :func:`read_edge_rows` gives them.
+    schema : Schema
+    num_nodes : int
+
+    Returns
+    -------
+    edge_index : int64 array, shape (2, num_edges)
+    of_edges : dict
+        Arrays of a ``GraphSet`` that have a row for each edge.
+    """
+    edges = schema.edges
+    if edges is None:
+        source, target = np.concatenate([ends, ends[::-1]], axis=1)
+        return distinct_edges(source, target, num_nodes), {}
+    if not edges.self_loops:
+        is_edge = ends[0] != ends[1]
+        ends, values = ends[:, is_edge], {n: a[is_edge] for n, a in values.items()}
+    if not edges.directed:
+        ends, values = _one_way(ends, values)
+    if edges.repeats == MERGE:
+        ends, values = _merged(ends, values, num_nodes)
+    if not edges.directed:
+        back = np.flatnonzero(ends[0] != ends[1])
+        ends = np.concatenate([ends, ends[::-1, back]], axis=1)
+        values = {n: np.concatenate([a, a[back]]) for n, a in values.items()}
+    order = np.lexsort((ends[1], ends[0]))  # which keeps the order of rows
+    return ends[:, order], {n: a[order] for n, a in values.items()}
+
+
+def _one_way(
+    ends: IntArray, values: dict[str, NDArray[Any]]
+) -> tuple[IntArray, dict[str, NDArray[Any]]]:
+    """Write undirected rows from the lower node to the higher one.
+
+    If all rows stand there in both directions, half of them remain.
+    """
+    is_up = ends[0] < ends[1]
+    compared = [a for name, a in values.items() if name != "edge_row"]
+    columns = [a.reshape(len(a), -1).astype(np.float64) for a in compared]
+    table = np.concatenate([np.sort(ends, axis=0).T, *columns], axis=1)
+    up, down = (
+        t[np.lexsort(t.T[::-1])] for t in (table[is_up], table[ends[0] > ends[1]])
+    )
+    if len(up) and np.array_equal(up, down):
+        keep = ends[0] <= ends[1]
+        ends, values = ends[:, keep], {n: a[keep] for n, a in values.items()}
+    return np.sort(ends, axis=0), values
+
+
+def _merged(
+    ends: IntArray, values: dict[str, NDArray[Any]], num_nodes: int
+) -> tuple[IntArray, dict[str, NDArray[Any]]]:
+    """Make rows with the same ends one edge, in the order of their first rows."""
+    key = ends[0] * max(num_nodes, 1) + ends[1]
+    _, first, group = np.unique(key, return_index=True, return_inverse=True)
+    count = np.bincount(group, minlength=len(first))
+    found: dict[str, NDArray[Any]] = {}
+    if "edge_weight" in values:
+        weight = np.bincount(group, values["edge_weight"], minlength=len(first))
+        found["edge_weight"] = weight.astype(np.float32)
+    if "edge_time" in values:
+        earliest = np.full(len(first), np.inf)
+        np.minimum.at(earliest, group, values["edge_time"])
+        found["edge_time"] = earliest
+    attr = values.get("edge_attr", np.zeros((len(group), 0)))
+    sums = np.zeros((len(first), attr.shape[1]))
+    np.add.at(sums, group, attr.astype(np.float64))
+    parts = [sums / count[:, None], np.log(count)[:, None]]
+    found["edge_attr"] = np.concatenate(parts, axis=1).astype(np.float32)
+    return ends[:, first], found
+
+
+def is_simple(edges: Edges) -> bool:
+    """Whether no edge is repeated, or joins a node to itself."""
+    return edges.repeats == MERGE and not edges.self_loops
+
+
+def _count_dropped(ends: IntArray, num_nodes: int, schema: Schema) -> int:
+    """Count rows that join a node to itself, or repeat a row before, and are no edge.
 
     A table may have every edge in both directions: none of them repeats another.
     """
     source, target = ends
+    if schema.edges is not None:
+        return 0 if schema.edges.self_loops else int((source == target).sum())
     distinct = np.unique((source * num_nodes + target)[source != target])
     return len(source) - len(distinct)
 
@@ -347,12 +508,15 @@ def _count_dropped(ends: IntArray, num_nodes: int) -> int:
 def list_unused(tables: Tables, schema: Schema) -> list[str]:
     """Name columns that are not used."""
     features = [f.column for f in schema.features]
-    answers = [*schema.targets, SPLIT]
+    answers = [*schema.targets, SPLIT, schema.time]
+    answers += [f.column for f in schema.graph_features]
+    of_edges = [f.column for f in schema.edge_features]
+    of_edges += schema.edges.columns if schema.edges else ()
     is_whole = tables.graphs is not None
     used: list[tuple[Table | None, list[str]]] = [
         (tables.graphs, ["graph", *answers]),
         (tables.nodes, ["node", *features, *(["graph"] if is_whole else answers)]),
-        (tables.edges, [*KEYS["edges"], *["graph"] * is_whole]),
+        (tables.edges, [*KEYS["edges"], *["graph"] * is_whole, *of_edges]),
     ]
     return [
         table.of(column)

@@ -16,6 +16,7 @@ from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.seeding import derive_seed
+from fedgraph_flwr.core.tasks import OF_EDGES
 from fedgraph_flwr.core.words import shortened
 
 from ..molecules import SMILES_CSV, list_all, warn_left_out, warn_once
@@ -167,13 +168,20 @@ def name_items(
 ) -> tuple[str, list[str]]:
     """Name graphs or nodes of a client by their rows, from 0, in its data.
 
-    Returns what a name is, too: "graph" or "node" of own tables, else "row".
+    Returns what a name is, too: "graph" or "node" of own tables, "line" of edges, else
+    "row".
     """
     if settings.dataset not in OWN_TABLES:
         return "row", [str(row) for row in rows]
     is_whole = settings.dataset == GRAPHS_CSV
     folder = client_folder(settings.data_dir, client_id, settings.num_clients)
     tables = find_tables(folder, whole_graphs=is_whole)
+    if settings.task in OF_EDGES:
+        of_edge = load_own(settings, client_id)[1].edge_row
+        if of_edge is None:
+            return "row", [str(row) for row in rows]
+        lines = tables.edges.rows.lines
+        return "line", [str(lines[of_edge[row]]) for row in rows]
     table, column = (tables.graphs or tables.nodes), "graph" if is_whole else "node"
     return column, [table.rows.cells[column][row] for row in rows]
 
@@ -205,7 +213,15 @@ def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
     """
     folder, data = load_own(settings, client_id)
     graphs = _copied(data)
-    if data.has_split:
+    if settings.task in OF_EDGES:  # who trains is drawn of edges
+        roles = np.full(len(graphs.y), NO_ROLE)
+    elif not graphs.num_classes:
+        raise DataError(
+            f"client {client_id} has no classes of nodes in {folder}; set task to"
+            " 'edge-classification' or 'link-prediction' in the run config, or name"
+            " classes of nodes as [target] of the schema"
+        )
+    elif data.has_split:
         roles = _given(data, folder, client_id)
     else:
         labelled = np.flatnonzero(graphs.y >= 0)

@@ -109,13 +109,16 @@ def need_columns(table: Table, columns: Iterable[str]) -> None:
         )
 
 
-def encode_features(schema: Schema, rows: Rows) -> tuple[NDArray[Any], list[Flaw]]:
-    """Encode the feature columns of some nodes.
+def encode_features(
+    features: Sequence[Feature], rows: Rows, *, is_compact: bool = True
+) -> tuple[NDArray[Any], list[Flaw]]:
+    """Encode feature columns of some rows.
 
     Returns
     -------
     x : float32 array (num_rows, width), or int64 array (num_rows,)
-        Integers if the only feature is one category with a column for each value.
+        Integers if the only feature is one category with a column for each value, and
+        ``is_compact``.
     flaws : list
         Cells that do not fit; their encoding has no meaning.
 
@@ -125,20 +128,20 @@ def encode_features(schema: Schema, rows: Rows) -> tuple[NDArray[Any], list[Flaw
         The schema makes too many numbers of the table.
     """
     flaws: list[Flaw] = []
-    if is_one_hot(schema):
-        codes = _codes(schema.features[0], rows, flaws)
+    if is_compact and is_one_hot(features):
+        codes = _codes(features[0], rows, flaws)
         return np.maximum(codes, 0), flaws
-    width = sum(feature.width for feature in schema.features)
+    width = sum(feature.width for feature in features)
     count = len(rows.lines)
     if count * width > MOST_NUMBERS:
         raise DataError(
-            f"{count} nodes with the schema's {width} columns each are more than"
+            f"{count} rows with the schema's {width} columns each are more than"
             f" {MOST_NUMBERS} numbers; list fewer categories {_AT_ALL}, and let rare"
             " ones share a column by other = true"
         )
     x = np.zeros((count, width), np.float32)
     at = 0
-    for feature in schema.features:
+    for feature in features:
         part = x[:, at : at + feature.width]
         at += feature.width
         if feature.kind == CATEGORY:
@@ -150,10 +153,12 @@ def encode_features(schema: Schema, rows: Rows) -> tuple[NDArray[Any], list[Flaw
     return x, flaws
 
 
-def far_columns(schema: Schema, table: Table, x: NDArray[Any]) -> list[str]:
+def far_columns(
+    features: Sequence[Feature], table: Table, x: NDArray[Any]
+) -> list[str]:
     """Name columns of encoded features that are far from the schema's own site's."""
     notes, at = [], 0
-    for feature in schema.features:
+    for feature in features:
         what, first = table.of(feature.column), at
         at += feature.width
         if feature.kind == CATEGORY:
@@ -181,9 +186,40 @@ def far_columns(schema: Schema, table: Table, x: NDArray[Any]) -> list[str]:
     return notes
 
 
-def is_one_hot(schema: Schema) -> bool:
-    """Whether the features of each node are one 1 among zeros."""
-    return len(schema.features) == 1 and schema.features[0].kind == CATEGORY
+def is_one_hot(features: Sequence[Feature]) -> bool:
+    """Whether the features of each row are one 1 among zeros."""
+    return len(features) == 1 and features[0].kind == CATEGORY
+
+
+def read_times(
+    column: str, rows: Rows, *, may_miss: bool
+) -> tuple[NDArray[np.float64], list[Flaw]]:
+    """Read times: numbers as they are, dates as days since 1970-01-01; NaN for none."""
+    cells = rows.cells[column]
+    values = read_numbers(cells)
+    odd = np.flatnonzero(np.isinf(values))
+    days = {cell: read_day(cell) for cell in {cells[row] for row in odd.tolist()}}
+    values[odd] = [days[cells[row]] for row in odd.tolist()]
+    flaws: list[Flaw] = []
+    for row in np.flatnonzero(~np.isfinite(values)).tolist():
+        if not (may_miss and is_missing(cells[row])):
+            must = "a time must be a number, or a date such as 2024-01-31T12:00, got"
+            flaws.append((row, column, f"{must} {cells[row]!r}; correct it"))
+            values[row] = np.nan
+    return values, flaws
+
+
+def encode_weights(column: str, rows: Rows) -> tuple[NDArray[np.float32], list[Flaw]]:
+    """Read weights of edges."""
+    cells = rows.cells[column]
+    with np.errstate(over="ignore"):
+        values = read_numbers(cells).astype(np.float32)
+    flaws: list[Flaw] = []
+    for row in np.flatnonzero(~np.isfinite(values)).tolist():
+        must = f"a weight must be a finite number, got {cells[row]!r}"
+        flaws.append((row, column, f"{must}{meaning(cells[row])}; correct it"))
+        values[row] = 0
+    return values, flaws
 
 
 def _codes(feature: Feature, rows: Rows, flaws: list[Flaw]) -> IntArray:
@@ -308,17 +344,11 @@ def encode_targets(
     flaws : list
     """
     flaws: list[Flaw] = []
+    if not schema.targets:  # nodes whose edges alone are learned
+        return np.full(len(rows.lines), -1, np.int64), flaws
     if schema.classes:
-        cells = rows.cells[schema.targets[0]] if are_known else [""] * len(rows.lines)
-        codes = _find(schema.classes, cells)
-        for row in np.flatnonzero(codes < 0).tolist():
-            if not is_missing(cell := cells[row]):
-                what = f"{cell!r} is none of the schema's classes"
-                what += f" ({first_few(schema.classes, ', ')})"
-                what += twin(cell, _looks(schema.classes))
-                what += f"; correct it, or list it {_AT_ALL}"
-                flaws.append((row, schema.targets[0], what))
-        return codes, flaws
+        column = schema.targets[0] if are_known else ""
+        return encode_classes(schema.classes, column, rows)
     is_binary = schema.target_kind == "binary"
     y = np.full((len(rows.lines), len(schema.targets)), np.nan, np.float32)
     for at, column in enumerate(schema.targets if are_known else ()):
@@ -333,6 +363,22 @@ def encode_targets(
             flaws.append((row, column, f"{must}{meaning(cells[row])}; {cure}"))
             y[row, at] = np.nan
     return y, flaws
+
+
+def encode_classes(
+    classes: tuple[str, ...], column: str, rows: Rows
+) -> tuple[IntArray, list[Flaw]]:
+    """Encode a column of classes; -1 where it is missing or wrong, or has no name."""
+    flaws: list[Flaw] = []
+    cells = rows.cells[column] if column else [""] * len(rows.lines)
+    codes = _find(classes, cells)
+    for row in np.flatnonzero(codes < 0).tolist():
+        if not is_missing(cell := cells[row]):
+            what = f"{cell!r} is none of the schema's classes"
+            what += f" ({first_few(classes, ', ')}){twin(cell, _looks(classes))}"
+            what += f"; correct it, or list it {_AT_ALL}"
+            flaws.append((row, column, what))
+    return codes, flaws
 
 
 def encode_roles(

@@ -19,13 +19,16 @@ from .encode import (
     NO_ROLE,
     Flaw,
     Problem,
+    encode_classes,
     encode_features,
     encode_roles,
     encode_targets,
+    encode_weights,
     need_columns,
     read_numbers,
+    read_times,
 )
-from .schema_file import KEYS, Schema
+from .schema_file import KEEP, KEYS, Schema
 from .table import SPLIT, Rows, Table
 
 BoolArray = NDArray[np.bool_]
@@ -40,6 +43,8 @@ class Units:
     role: NDArray[np.int8]
     has_split: bool
     flaws: list[Flaw]
+    time: NDArray[np.float64] | None = None
+    x: NDArray[np.float32] | None = None
 
 
 def read_units(table: Table, key: str, schema: Schema, *, needs_targets: bool) -> Units:
@@ -50,10 +55,19 @@ def read_units(table: Table, key: str, schema: Schema, *, needs_targets: bool) -
     names = list(rows.cells[key])
     role = np.full(len(names), NO_ROLE, np.int8)
     y, flaws = encode_targets(schema, rows, are_known=needs_targets)
+    time = x = None
+    if schema.time and needs_targets:
+        need_columns(table, [schema.time])
+        time, more = read_times(schema.time, rows, may_miss=is_node)
+        flaws = flaws + more
+    if schema.graph_features:
+        need_columns(table, [f.column for f in schema.graph_features])
+        x, more = encode_features(schema.graph_features, rows, is_compact=False)
+        flaws = flaws + more
     if has_split:
         role, more = encode_roles(SPLIT, rows, may_miss=is_node)
         flaws += more
-    if has_split and is_node:
+    if has_split and is_node and schema.targets:
         labels = rows.cells[schema.targets[0]]
         flaws += [
             (row, SPLIT, "a node without label must have no split; empty one of them")
@@ -67,7 +81,15 @@ def read_units(table: Table, key: str, schema: Schema, *, needs_targets: bool) -
         for row, name in enumerate(names)
         if name and count[name] > 1
     ]
-    return Units(names=names, y=y, role=role, has_split=has_split, flaws=flaws)
+    return Units(
+        names=names,
+        y=y,
+        role=role,
+        has_split=has_split,
+        flaws=flaws,
+        time=time,
+        x=x,
+    )
 
 
 def read_features(
@@ -75,7 +97,47 @@ def read_features(
 ) -> tuple[NDArray[np.generic], list[Flaw]]:
     """Read the features of nodes."""
     need_columns(table, ["node", *(f.column for f in schema.features)])
-    return encode_features(schema, table.rows)
+    x, flaws = encode_features(
+        schema.features, table.rows, is_compact=not schema.makes_nodes
+    )
+    if schema.makes_nodes:  # a column that says so
+        x = np.concatenate([x, np.zeros((len(x), 1), np.float32)], axis=1)
+    return x, flaws
+
+
+def read_edge_rows(
+    table: Table, schema: Schema, *, needs_targets: bool
+) -> tuple[dict[str, NDArray[Any]], list[Flaw]]:
+    """Read features, weights, times and classes of edges.
+
+    Returns
+    -------
+    arrays : dict of str to array
+        A row for each row of the table, named as in a ``GraphSet``.
+    flaws : list
+    """
+    edges, rows = schema.edges, table.rows
+    found: dict[str, NDArray[Any]] = {}
+    flaws: list[Flaw] = []
+    if edges is None:
+        return found, flaws
+    label = edges.label if needs_targets else ""
+    need_columns(table, [c for c in (edges.weight, edges.time, label) if c])
+    need_columns(table, [f.column for f in schema.edge_features])
+    if schema.edge_features:
+        found["edge_attr"], flaws = encode_features(
+            schema.edge_features, rows, is_compact=edges.repeats == KEEP
+        )
+    if edges.weight:
+        found["edge_weight"], more = encode_weights(edges.weight, rows)
+        flaws = flaws + more
+    if edges.time:
+        found["edge_time"], more = read_times(edges.time, rows, may_miss=False)
+        flaws = flaws + more
+    if edges.label:
+        found["edge_y"], more = encode_classes(edges.classes, label, rows)
+        flaws = flaws + more
+    return found, flaws
 
 
 def remark(table: Table, listed: Mapping[str, Sequence[str]]) -> list[str]:

@@ -169,7 +169,7 @@ class Edges:
     time: _ColumnOrNone = ""
     label: _ColumnOrNone = ""
     classes: Annotated[tuple[str, ...], Strict(False)] = ()
-    outside: Literal["refuse", "drop", "node"] = REFUSE
+    outside: Literal["refuse", "drop", "node"] = "refuse"
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def test_a_class_may_be_spelled_as_another_program_does(names, cells, codes):
     )
     rows = Rows(range(len(cells)), {"label": cells, "k": cells})
     assert encode_targets(schema, rows)[0].tolist() == codes
-    found, flaws = encode_features(schema, rows)
+    found, flaws = encode_features(schema.features, rows)
     odd = [row for row, _, _ in flaws]  # "" has no place, nor what looks like a name
     looks = by_look(names)
     assert odd == [
@@ -87,4 +87,4 @@ def test_a_class_may_be_spelled_as_another_program_does(names, cells, codes):
         n for row, n in enumerate(other) if row not in odd
     ]
     marks = Rows(range(1), {"k": ["NA"]})
-    assert encode_features(schema, marks)[0].tolist() == [len(names)]
+    assert encode_features(schema.features, marks)[0].tolist() == [len(names)]
