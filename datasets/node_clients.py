@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from fedgraph_flwr.core.config import RunSettings
-from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray, pointer
+from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 
@@ -45,7 +45,7 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
     roles = draw_roles(
         whole.num_nodes, held_out=settings.held_out, seed=settings.split_seed
     )
-    made = with_roles(client_id, induced_subgraph(whole, ids), ids, roles[ids])
+    made = with_roles(client_id, whole.induced(ids), ids, roles[ids])
     return replace(made, whole_sha256=label_checksum(whole.y, whole.node_ptr))
 
 
@@ -124,26 +124,6 @@ def _shares(sizes: IntArray, count: int, *, keep: int) -> IntArray:
         gives = found > (least if (found > least).any() else 0)
         found[np.argmax(np.where(gives, found - sizes / (sizes.sum() + 1), -1))] -= 1
     return found
-
-
-def induced_subgraph(whole: GraphSet, ids: IntArray) -> GraphSet:
-    """Copy out the nodes ``ids``, ascending, and the edges among them.
-
-    Node k of the result is node ``ids[k]`` of ``whole``, in features, class and edges.
-    """
-    number = np.full(whole.num_nodes, -1, np.int32)
-    number[ids] = np.arange(len(ids), dtype=np.int32)
-    edges = number[whole.edge_index]  # (2, num_edges)
-    # Numbers ascend with ids, hence edges stay sorted by source, then target.
-    edges = np.ascontiguousarray(edges[:, (edges >= 0).all(axis=0)])
-    return replace(
-        whole,
-        x=np.ascontiguousarray(whole.x[ids]),
-        edge_index=edges,
-        node_ptr=pointer([len(ids)]),
-        edge_ptr=pointer([edges.shape[1]]),
-        y=np.ascontiguousarray(whole.y[ids]),
-    )
 
 
 def with_roles(
