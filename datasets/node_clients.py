@@ -15,9 +15,12 @@ from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 from . import synthetic
 from .cache import Whole, label_checksum
 from .partitioners import partition_nodes
+from .public.natural import natural_graphs
 from .public.node_graphs import load_node_graph
+from .public.transfers import TRANSFERS, given_tests, load_transfers
 
 TRAIN, VAL, TEST = range(3)
+NO_ROLE = -1  # of nodes without label
 
 
 def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartition:
@@ -30,23 +33,40 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
     ------
     FedGKD, Sec. 5.1 and B.1, on the protocol of FED-PUB's code.
     """
-    whole = load_node_graph(
-        name,
-        settings.features,
-        data_dir=settings.data_dir,
-        cache_dir=settings.cache_dir,
-    )
+    places = {"data_dir": settings.data_dir, "cache_dir": settings.cache_dir}
+    tests = np.zeros(0, np.int64)
+    if name in TRANSFERS:
+        whole, tests = load_transfers(name, **places), given_tests(name, **places)
+    else:
+        whole = load_node_graph(name, settings.features, **places)
     ids = cut_graph(
         Whole(f"{whole.name} {whole.raw_sha256}", whole),
         settings.partition,
         settings.num_clients,
         settings.split_seed,
     )[client_id]
-    roles = draw_roles(
-        whole.num_nodes, held_out=settings.held_out, seed=settings.split_seed
+    roles = np.full(whole.num_nodes, NO_ROLE)
+    drawn = np.setdiff1d(np.flatnonzero(whole.y >= 0), tests)
+    roles[drawn] = draw_roles(
+        len(drawn), held_out=settings.held_out, seed=settings.split_seed
     )
+    if len(tests):  # the publisher's; what is drawn to test trains
+        roles[drawn] = np.where(roles[drawn] == TEST, TRAIN, roles[drawn])
+        roles[tests] = TEST
     made = with_roles(client_id, whole.induced(ids), ids, roles[ids])
     return replace(made, whole_sha256=label_checksum(whole.y, whole.node_ptr))
+
+
+def natural_node_client(settings: RunSettings, client_id: int) -> GraphPartition:
+    """Whole graph of one place, whose roles are drawn with as many of each class."""
+    graph = natural_graphs(settings, client_id)
+    roles = draw_roles(
+        graph.num_nodes,
+        held_out=settings.held_out,
+        seed=derive_seed(settings.split_seed, settings.dataset, client_id),
+        y=graph.y,
+    )
+    return with_roles(client_id, graph, np.arange(graph.num_nodes), roles)
 
 
 def planted_client(settings: RunSettings, client_id: int) -> GraphPartition:
