@@ -16,7 +16,9 @@ from fedgraph_flwr.core.tasks import OF_EDGES
 from .molecules import FEATURES as ATOM_FEATURES
 from .molecules import SMILES_CSV
 from .plugged import DataSet
+from .public.natural import NATURAL
 from .public.node_graphs import HETEROPHILOUS
+from .public.transfers import TRANSFERS
 from .public.tu import READS as TU_FEATURES
 from .tabular.schema_file import GRAPH_CSV, GRAPHS_CSV
 
@@ -24,7 +26,8 @@ SYNTHETIC = "synthetic"
 PLANTED = "planted"
 # partitions that a data set leaves no choice of
 FILES = "files"
-ONE_WAY = ("datasets", "files", "planted", "quantity-skew")
+NATURAL_PLACES = "natural"
+ONE_WAY = ("datasets", "files", "natural", "planted", "quantity-skew")
 # partitions by which a client has more or fewer graphs, as classes are large or small
 _BY_CLASS = ("dirichlet-labels", "dominance", "iid-classwise")
 # keys that few data sets or partitions read
@@ -36,6 +39,8 @@ _CSV_KEYS = {
 }
 _BY_ALPHA = ("dirichlet-labels", "dirichlet-quantity", "quantity-skew")
 TU_PREFIX = "tu:"
+# TU sets of which little is left without features of edges
+WITH_EDGES = ("BZR_MD", "COX2_MD")
 _TU_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 ANY_TU_CURE = (
     "Any other TU data set with classes is written tu:NAME, e.g. tu:PTC_FM; set"
@@ -171,6 +176,29 @@ def _nodes(
     return _info(name, partition, 5, automatic, kind="nodes", allowed=allowed)
 
 
+def _transfers(name: str) -> DatasetInfo:
+    made = _nodes(name, "raw")
+    return replace(made, automatic={**made.automatic, "held-out": 0.4})
+
+
+def _natural(name: str, features: str, *, kind: str = "classes") -> DatasetInfo:
+    # ours: no paper has these settings
+    members = NATURAL[name][1]
+    usual = _nodes(name, "raw") if kind == "nodes" else _single(name)
+    automatic: dict[str, Value] = {
+        **usual.automatic,
+        "features": features,
+        "num-clients": len(members),
+        "partition": NATURAL_PLACES,
+        "num-server-rounds": 100,
+        "batch-size": 32,
+        "held-out": 0.4 if kind == "nodes" else 0.2,
+    }
+    fixed: dict[str, Value] = {"partition": NATURAL_PLACES}
+    allowed = (features,)
+    return DatasetInfo(name, members, automatic, fixed, kind, allowed)
+
+
 def _own(made: DatasetInfo, automatic: dict[str, Value]) -> DatasetInfo:
     """Describe a user's own graphs; ``automatic`` is our choice, not a paper's."""
     return replace(
@@ -195,6 +223,7 @@ DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
                 fixes_clients=True,
             ),
             *map(_single, MIX),
+            *map(_single, WITH_EDGES),
             _group("molecules", MOLECULES),
             _group("biochem", BIOCHEM),
             _group("mix", MIX),
@@ -224,7 +253,14 @@ DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
             _nodes("ogbn-arxiv", "raw"),
             # some have features below 0, which have no use of a row's sum
             *(_nodes(name, "raw") for name in HETEROPHILOUS),
+            *map(_transfers, TRANSFERS),
             _nodes(PLANTED, "raw", partition="planted"),
+            _natural("twitch", "raw", kind="nodes"),
+            _natural("airports", "degree", kind="nodes"),
+            _natural("abide", "connectivity"),
+            _natural("abide-4", "connectivity"),
+            _natural("ptc", "labels"),
+            _natural("adhd", "degree"),
         )
     }
 )
@@ -300,6 +336,12 @@ def is_downloaded(settings: RunSettings) -> bool:
     return reads_files(settings) and not is_users(settings)
 
 
+def reads_edges(settings: RunSettings) -> bool:
+    """Whether features of edges are read from a TU set's files."""
+    encoder = settings.to_config().get("encoder", "paper")
+    return settings.dataset in WITH_EDGES or encoder != "paper"
+
+
 def is_one_set(settings: RunSettings) -> bool:
     """Whether all clients hold graphs of one data set in files, by its name."""
     info = find_dataset(settings.dataset)
@@ -313,9 +355,9 @@ def is_cut(settings: RunSettings) -> bool:
 
 def is_published(settings: RunSettings) -> bool:
     """Whether rounds are chosen as papers on the data set choose them, by its score."""
-    return (
-        find_dataset(settings.dataset).name in DATASETS and settings.partition != FILES
-    )
+    name = find_dataset(settings.dataset).name
+    is_ours = name in (*NATURAL, *TRANSFERS)
+    return name in DATASETS and settings.partition != FILES and not is_ours
 
 
 def tells_class_sizes(settings: RunSettings) -> bool:

@@ -8,16 +8,19 @@ from functools import lru_cache
 import numpy as np
 
 from fedgraph_flwr.core.config import RunSettings
-from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray, pointer
+from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 
 from . import synthetic
 from .cache import Whole, label_checksum
 from .partitioners import partition_nodes
+from .public.natural import natural_graphs
 from .public.node_graphs import load_node_graph
+from .public.transfers import TRANSFERS, given_tests, load_transfers
 
 TRAIN, VAL, TEST = range(3)
+NO_ROLE = -1  # of nodes without label
 
 
 def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartition:
@@ -30,23 +33,40 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
     ------
     FedGKD, Sec. 5.1 and B.1, on the protocol of FED-PUB's code.
     """
-    whole = load_node_graph(
-        name,
-        settings.features,
-        data_dir=settings.data_dir,
-        cache_dir=settings.cache_dir,
-    )
+    places = {"data_dir": settings.data_dir, "cache_dir": settings.cache_dir}
+    tests = np.zeros(0, np.int64)
+    if name in TRANSFERS:
+        whole, tests = load_transfers(name, **places), given_tests(name, **places)
+    else:
+        whole = load_node_graph(name, settings.features, **places)
     ids = cut_graph(
         Whole(f"{whole.name} {whole.raw_sha256}", whole),
         settings.partition,
         settings.num_clients,
         settings.split_seed,
     )[client_id]
-    roles = draw_roles(
-        whole.num_nodes, held_out=settings.held_out, seed=settings.split_seed
+    roles = np.full(whole.num_nodes, NO_ROLE)
+    drawn = np.setdiff1d(np.flatnonzero(whole.y >= 0), tests)
+    roles[drawn] = draw_roles(
+        len(drawn), held_out=settings.held_out, seed=settings.split_seed
     )
-    made = with_roles(client_id, induced_subgraph(whole, ids), ids, roles[ids])
+    if len(tests):  # the publisher's; what is drawn to test trains
+        roles[drawn] = np.where(roles[drawn] == TEST, TRAIN, roles[drawn])
+        roles[tests] = TEST
+    made = with_roles(client_id, whole.induced(ids), ids, roles[ids])
     return replace(made, whole_sha256=label_checksum(whole.y, whole.node_ptr))
+
+
+def natural_node_client(settings: RunSettings, client_id: int) -> GraphPartition:
+    """Whole graph of one place, whose roles are drawn with as many of each class."""
+    graph = natural_graphs(settings, client_id)
+    roles = draw_roles(
+        graph.num_nodes,
+        held_out=settings.held_out,
+        seed=derive_seed(settings.split_seed, settings.dataset, client_id),
+        y=graph.y,
+    )
+    return with_roles(client_id, graph, np.arange(graph.num_nodes), roles)
 
 
 def planted_client(settings: RunSettings, client_id: int) -> GraphPartition:
@@ -124,26 +144,6 @@ def _shares(sizes: IntArray, count: int, *, keep: int) -> IntArray:
         gives = found > (least if (found > least).any() else 0)
         found[np.argmax(np.where(gives, found - sizes / (sizes.sum() + 1), -1))] -= 1
     return found
-
-
-def induced_subgraph(whole: GraphSet, ids: IntArray) -> GraphSet:
-    """Copy out the nodes ``ids``, ascending, and the edges among them.
-
-    Node k of the result is node ``ids[k]`` of ``whole``, in features, class and edges.
-    """
-    number = np.full(whole.num_nodes, -1, np.int32)
-    number[ids] = np.arange(len(ids), dtype=np.int32)
-    edges = number[whole.edge_index]  # (2, num_edges)
-    # Numbers ascend with ids, hence edges stay sorted by source, then target.
-    edges = np.ascontiguousarray(edges[:, (edges >= 0).all(axis=0)])
-    return replace(
-        whole,
-        x=np.ascontiguousarray(whole.x[ids]),
-        edge_index=edges,
-        node_ptr=pointer([len(ids)]),
-        edge_ptr=pointer([edges.shape[1]]),
-        y=np.ascontiguousarray(whole.y[ids]),
-    )
 
 
 def with_roles(

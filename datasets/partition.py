@@ -19,6 +19,7 @@ from . import partitioners, splits, synthetic
 from .cache import Whole, label_checksum
 from .catalog import (
     FILES,
+    NATURAL_PLACES,
     ONE_WAY,
     PLANTED,
     SYNTHETIC,
@@ -28,15 +29,21 @@ from .catalog import (
     is_cut,
     is_one_set,
     label_kind,
+    reads_edges,
 )
 from .edge_items import edge_items
 from .molecules import SMILES_CSV, warn_once
-from .node_clients import node_client, planted_client
+from .node_clients import (
+    natural_node_client,
+    node_client,
+    planted_client,
+)
 from .own.load import client_folder, own_graph_client, own_graphs_client
 from .own.smiles import check_csv_settings, client_file, load_client_file
 from .partitioners import NODE_PARTITIONERS, check_overlap
 from .plugged import plugged_client
 from .public.moleculenet import load_moleculenet
+from .public.natural import NATURAL, natural_graphs
 from .public.tu import load_tu
 from .splits import ALL as ALL_TASKS
 from .splits import add_noise, check_noise, mask_tasks
@@ -169,6 +176,8 @@ def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPart
         return planted_client(settings, client_id)
     if info.name in _FROM_TABLES:
         return mask_tasks(_FROM_TABLES[info.name](settings, client_id), settings)
+    if info.kind == "nodes" and info.name in NATURAL:
+        return natural_node_client(settings, client_id)
     if info.kind == "nodes":
         return node_client(info.name, settings, client_id)
     make = _FOR_MOLECULES.get(str(info.automatic["partition"]))
@@ -178,10 +187,15 @@ def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPart
         rows = synthetic.client_rows(client_id)
         graphs = whole = synthetic.generate_client(client_id, settings.split_seed)
         group = synthetic.client_group(client_id)
+    elif info.name in NATURAL:
+        whole = natural_graphs(settings, client_id)
+        graphs = whole = whole.take(np.arange(len(whole)))
+        rows, group = np.arange(len(whole)), -1
     else:
         whole = load_tu(
             info.members[client_id if len(info.members) > 1 else 0],
             settings.features,
+            with_edges=reads_edges(settings),
             data_dir=_folder_of_client(settings, client_id),
             cache_dir=settings.cache_dir,
         )
@@ -309,11 +323,14 @@ def _check_fit(info: DatasetInfo, settings: RunSettings) -> None:
             f" {' or '.join(repr(kind) for kind in allowed)}, got"
             f" {settings.partition!r}; set partition to 'auto'"
         )
-    if natural == "datasets" and settings.num_clients != len(info.members):
+    if natural in ("datasets", NATURAL_PLACES) and settings.num_clients != len(
+        info.members
+    ):
         raise ConfigError(
             f"dataset {info.name!r} gives each client one of its {len(info.members)}"
-            f" data sets, but num-clients is {settings.num_clients}; set num-clients"
-            f" to {len(info.members)} or 'auto'"
+            f" {'data sets' if natural == 'datasets' else 'places'}, but num-clients"
+            f" is {settings.num_clients}; set num-clients to {len(info.members)} or"
+            " 'auto'"
         )
     if settings.partition.startswith("metis-overlap"):
         check_overlap(settings.num_clients)

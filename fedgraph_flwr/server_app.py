@@ -224,7 +224,7 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
 
 def _find_rarest(resolved: Resolved, strategy: AbstractGraphStrategy) -> None:
     """Find the class of fewest training labels; say so if it decides what chooses."""
-    if len(datasets.find_dataset(resolved.settings.dataset).members) > 1:
+    if resolved.settings.partition == "datasets":
         return  # other classes at each client
     clients = [strategy.clients[c] for c in strategy.trainers()]
     may_choose = not datasets.is_published(resolved.settings)

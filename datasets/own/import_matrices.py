@@ -7,7 +7,6 @@ the matrices, and nothing is unpickled.
 from __future__ import annotations
 
 import csv
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,15 @@ from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.words import shortened
 
 from ..tabular.table import Table
-from .import_tables import by_site, column_of, new_folder, renamed, write
+from .import_tables import (
+    by_site,
+    check_unique,
+    column_of,
+    new_folder,
+    renamed,
+    told,
+    write,
+)
 
 _ENDS = (".npy", ".npz")
 _SHOWN = 5  # subjects that a message names
@@ -83,13 +90,8 @@ def import_matrices(
         ``out`` cannot be written.
     """
     subjects = renamed(table, names, [*drop, site])
-    ids = subjects["graph"]
-    notes = [f"{table.name}: {table.rows.told}"] * bool(table.rows.told)
-    if twice := [name for name, count in Counter(ids).items() if count > 1]:
-        raise DataError(
-            f"{table.path}: subject {twice[0]!r} is there twice; delete rows, or name"
-            " another column by --id"
-        )
+    ids, notes = subjects["graph"], told(table)
+    check_unique(table, ids)
     matrix_of, has_matrix = _find(files, array, ids, table, notes)
     homes = column_of(table, site) if site else ["all"] * len(ids)
     folders = by_site(homes, has_matrix, notes)
@@ -177,13 +179,13 @@ def _find(
         return lambda row: np.array(first[row], np.float32), [True] * len(ids)
     by_stem = {path.stem: path for path in given}
     if strange := [stem for stem in by_stem if stem not in {*ids}]:
-        told = f"{len(strange)} file(s), such as {strange[0]!r}, are no subject of"
+        text = f"{len(strange)} file(s), such as {strange[0]!r}, are no subject of"
         if len(strange) == len(by_stem):
             raise DataError(
-                f"{told} {table.name}, which has {ids[0]!r}; call files as the subjects"
+                f"{text} {table.name}, which has {ids[0]!r}; call files as the subjects"
                 " of the column that --id names"
             )
-        notes.append(f"{told} {table.name}, and are left out")
+        notes.append(f"{text} {table.name}, and are left out")
     return (
         lambda row: np.array(_load(by_stem[ids[row]], array), np.float32),
         [name in by_stem for name in ids],

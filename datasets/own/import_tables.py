@@ -7,6 +7,7 @@ commas. With a column of sites, each site has a folder of its own.
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,8 +60,8 @@ def import_tables(
     Raises
     ------
     DataError
-        A table cannot be read or lacks a column; or ends of edges are no nodes, but
-        look like some, or all are none.
+        A table cannot be read or lacks a column; a node is there twice; or ends of
+        edges are no nodes, but look like some, or all are none.
     StorageError
         ``out`` cannot be written.
     """
@@ -68,7 +69,8 @@ def import_tables(
     items: _Columns = {"node": ()}
     if nodes:
         items = renamed(nodes, node_names, [*drop, site])
-    notes = [f"{t.name}: {t.rows.told}" for t in (nodes, edges) if t and t.rows.told]
+        check_unique(nodes, items["node"])
+    notes = [note for table in (nodes, edges) if table for note in told(table)]
     ends = list(zip(*(joins[end] for end in KEYS["edges"]), strict=True))
     known = {*items["node"]}
     named = dict.fromkeys(name for pair in ends for name in pair)
@@ -140,7 +142,7 @@ def renamed(table: Table, names: Mapping[str, str], drop: Sequence[str]) -> _Col
     """
     found = {name: column_of(table, column) for name, column in names.items()}
     for column, cells in table.rows.cells.items():
-        if column in (*names.values(), *drop):
+        if column in ("", *names.values(), *drop):
             continue
         if column in found:
             raise DataError(
@@ -150,6 +152,22 @@ def renamed(table: Table, names: Mapping[str, str], drop: Sequence[str]) -> _Col
             )
         found[column] = cells
     return found
+
+
+def told(table: Table) -> list[str]:
+    """Say how a table was read, and what :func:`renamed` leaves out."""
+    found = [table.rows.told] * bool(table.rows.told)
+    found += ["a column without a name is left out"] * ("" in table.columns)
+    return [f"{table.name}: {text}" for text in found]
+
+
+def check_unique(table: Table, names: Sequence[str]) -> None:
+    """Refuse subjects or nodes that are there twice, as in two banks."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(
+            f"{table.path}: {twice[0]!r} is there twice, one of {len(twice)} such;"
+            " delete rows, give each its own name, or name another column by --id"
+        )
 
 
 def column_of(table: Table, column: str) -> Sequence[str]:

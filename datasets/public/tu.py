@@ -19,7 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph_flwr.core.data import GraphSet, IntArray, distinct_edges, pointer
+from fedgraph_flwr.core.data import (
+    GraphSet,
+    IntArray,
+    distinct_edges,
+    is_undirected,
+    pointer,
+)
 from fedgraph_flwr.core.errors import DataError
 
 from ..cache import (
@@ -34,7 +40,8 @@ from ..tabular.table import unchanged
 
 REQUIRED = ("A", "graph_indicator", "graph_labels")
 LABELS, ATTRIBUTES = "node_labels", "node_attributes"
-_UNUSED = (LABELS, ATTRIBUTES, "edge_labels", "edge_attributes", "graph_attributes")
+OF_EDGES = ("edge_labels", "edge_attributes")
+_UNUSED = (LABELS, ATTRIBUTES, *OF_EDGES, "graph_attributes")
 
 
 def find_raw(name: str, data_dir: str, cache: Path) -> Path:
@@ -82,7 +89,7 @@ _ADD_EDGE = (
 class RawTables:
     """What the raw files hold: graphs ascending, and nodes, from 0; edges as listed.
 
-    ``labels`` and ``attributes`` of nodes have no column without the file.
+    ``labels`` and ``attributes`` of nodes and edges have no column without the file.
     """
 
     graph_of_node: IntArray
@@ -90,12 +97,18 @@ class RawTables:
     graph_labels: IntArray
     labels: IntArray
     attributes: NDArray[np.float32]
+    edge_labels: IntArray
+    edge_attributes: NDArray[np.float32]
 
     @property
     def label_ranges(self) -> list[tuple[int, int]]:
         """Smallest and largest label of nodes in each column of labels."""
-        low, high = self.labels.min(axis=0), self.labels.max(axis=0)
-        return list(zip(low.tolist(), high.tolist(), strict=True))
+        return _ranges(self.labels)
+
+
+def _ranges(labels: IntArray) -> list[tuple[int, int]]:
+    low, high = labels.min(axis=0), labels.max(axis=0)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
 def _bad(path: Path, problem: str, cure: str = _CURE) -> DataError:
@@ -154,36 +167,47 @@ def read_raw(files: Mapping[str, Path]) -> RawTables:
     if len(graph_labels) != num_graphs:
         found = f"{len(graph_labels)} labels for the {num_graphs} graphs"
         raise _bad(files["graph_labels"], f"{found} of graph_indicator")
-    labels = np.zeros((num_nodes, 0), np.int64)
-    numbers = np.zeros((num_nodes, 0), np.float64)
-    if LABELS in files:
-        labels = _read_whole(files[LABELS])
-    if ATTRIBUTES in files:
-        numbers = read_table(files[ATTRIBUTES])
-    for kind, table in ((LABELS, labels), (ATTRIBUTES, numbers)):
-        if len(table) != num_nodes:
-            found = f"{len(table)} lines for the {num_nodes} nodes"
-            raise _bad(files[kind], f"{found} of graph_indicator")
+    lines = f"{num_nodes} nodes of graph_indicator"
+    labels, attributes = _read_columns(files, LABELS, ATTRIBUTES, num_nodes, lines)
+    edges = _read_edges(files["A"], graph)
+    lines = f"{len(edges)} edges of A"
+    edge_labels, edge_attributes = _read_columns(files, *OF_EDGES, len(edges), lines)
+    return RawTables(
+        graph_of_node=graph - 1,
+        edges=edges,
+        graph_labels=graph_labels,
+        labels=labels,
+        attributes=attributes,
+        edge_labels=edge_labels,
+        edge_attributes=edge_attributes,
+    )
+
+
+def _read_columns(
+    files: Mapping[str, Path], of_labels: str, of_numbers: str, count: int, lines: str
+) -> tuple[IntArray, NDArray[np.float32]]:
+    """Read labels and attributes of ``count`` nodes or edges, as far as there are."""
+    labels, numbers = np.zeros((count, 0), np.int64), np.zeros((count, 0), np.float64)
+    if of_labels in files:
+        labels = _read_whole(files[of_labels])
+    if of_numbers in files:
+        numbers = read_table(files[of_numbers])
+    for kind, table in ((of_labels, labels), (of_numbers, numbers)):
+        if len(table) != count:
+            raise _bad(files[kind], f"{len(table)} lines for the {lines}")
     with np.errstate(over="ignore"):
         attributes = numbers.astype(np.float32)
     wrong = np.flatnonzero(~np.isfinite(attributes).all(axis=1))
     if len(wrong):
         problem = f"line {wrong[0] + 1} holds NaN, infinity or a number beyond float32"
-        raise _bad(files[ATTRIBUTES], problem)
-    tables = RawTables(
-        graph_of_node=graph - 1,
-        edges=_read_edges(files["A"], graph),
-        graph_labels=graph_labels,
-        labels=labels,
-        attributes=attributes,
-    )
-    if (width := sum(b - a + 1 for a, b in tables.label_ranges)) > _MOST_LABELS:
+        raise _bad(files[of_numbers], problem)
+    if (width := sum(b - a + 1 for a, b in _ranges(labels))) > _MOST_LABELS:
         raise _bad(
-            files[LABELS],
+            files[of_labels],
             f"its labels span {width} numbers, a column each, more than {_MOST_LABELS};"
             " number them 0, 1, ...",
         )
-    return tables
+    return labels, attributes
 
 
 def _read_edges(path: Path, graph: IntArray) -> IntArray:
@@ -220,7 +244,12 @@ READS = {
 
 
 def load_tu(
-    name: str, features: str = "labels", *, data_dir: str = "", cache_dir: str = ""
+    name: str,
+    features: str = "labels",
+    *,
+    with_edges: bool = False,
+    data_dir: str = "",
+    cache_dir: str = "",
 ) -> GraphSet:
     """Load one TU data set.
 
@@ -236,6 +265,9 @@ def load_tu(
         ``"degree"``: one-hot degrees always, of width ``max_degree + 1``, larger
         degrees counting as ``max_degree`` (published for COLLAB, IMDB-BINARY and
         IMDB-MULTI, else the largest of the data set).
+    with_edges : bool
+        Edge features are the edges' real numbers, then their one-hot labels, or
+        whichever of them the set has. An edge may repeat with equal features only.
     data_dir : str
         As in :func:`~datasets.cache.raw_folder`.
     cache_dir : str
@@ -255,9 +287,10 @@ def load_tu(
     """
     cache = cache_root(cache_dir)
     raw = find_raw(name, data_dir, cache)
-    files = _files_by_kind(name, raw, READS[features])
+    of_edges = OF_EDGES if with_edges else ()
+    files = _files_by_kind(name, raw, (*READS[features], *of_edges))
     mark = fingerprint_files(files.values())
-    entry = cache / f"{name}-{features}-{mark}"
+    entry = cache / f"{name}-{features}{'-edges' * with_edges}-{mark}"
 
     def convert(_: Path) -> GraphSet:
         with unchanged(raw, mark, lambda: fingerprint_files(files.values())):
@@ -291,8 +324,9 @@ def _convert(
     source_node, target_node = tables.edges.T
     edges = distinct_edges(source_node, target_node, int(node_ptr[-1]))
     graph_of_edge = tables.graph_of_node[edges[0]]
-    is_undirected = _is_undirected(edges)
-    if not is_undirected:
+    edge_attr, edge_width, edge_columns = _edge_features(tables, edges, files)
+    is_both_ways = is_undirected(edges, edge_attr)
+    if not is_both_ways:
         log.warning(
             "%s in %s has edges in one direction only; %s_A.txt may be cut off",
             name,
@@ -311,9 +345,11 @@ def _convert(
         y=y.astype(np.int64),
         num_features=width,
         num_classes=len(classes),
-        is_undirected=is_undirected,
+        is_undirected=is_both_ways,
+        edge_attr=edge_attr,
+        num_edge_features=edge_width,
         raw_sha256=digest,
-        columns=columns,
+        columns=columns + edge_columns,
         unused=", ".join(
             kind.replace("_", " ")
             for kind in _UNUSED
@@ -337,6 +373,14 @@ def _features(
         width = MAX_DEGREE.get(name, int(degrees.max())) + 1
         x = _smallest(np.minimum(degrees, width - 1), width)
         return x, width, f"degrees up to {width - 1}"
+    return _table(tables.labels, tables.attributes)
+
+
+def _table(
+    labels: IntArray, attributes: NDArray[np.float32]
+) -> tuple[NDArray[Any], int, str]:
+    """Attributes, then one-hot labels; the width, and what the columns are."""
+    num_attributes, ranges = attributes.shape[1], _ranges(labels)
     widths = [high - low + 1 for low, high in ranges]
     words = [
         f"{count} {kind}{'s' * (count > 1)}"
@@ -346,24 +390,38 @@ def _features(
     spans = "; ".join(f"{low} to {high}" for low, high in ranges)
     columns = ", ".join(words) + (f" ({spans})" if ranges else "")
     width = num_attributes + sum(widths)
-    ids = [own - low for own, (low, _) in zip(tables.labels.T, ranges, strict=True)]
+    ids = [own - low for own, (low, _) in zip(labels.T, ranges, strict=True)]
     if len(ids) == 1 and not num_attributes:
         return _smallest(ids[0], width), width, columns
     one_hot = [
         (own[:, None] == np.arange(n)).astype(np.float32)
         for n, own in zip(widths, ids, strict=True)
     ]
-    return np.concatenate([tables.attributes, *one_hot], axis=1), width, columns
+    return np.concatenate([attributes, *one_hot], axis=1), width, columns
+
+
+def _edge_features(
+    tables: RawTables, edges: IntArray, files: Mapping[str, Path]
+) -> tuple[NDArray[Any] | None, int, str]:
+    """Features of the edges, in their order; all is empty if the set has none."""
+    made, width, columns = _table(tables.edge_labels, tables.edge_attributes)
+    if not width:
+        return None, 0, ""
+    size = len(tables.graph_of_node)
+    first = np.unique(source_key := tables.edges @ [size, 1], return_index=True)[1]
+    found = first[np.diff(tables.edges[first])[:, 0] != 0]  # without loops
+    at = np.searchsorted(source_key[first], source_key)
+    if len(
+        odd := np.flatnonzero((made[first[at]] != made).reshape(len(made), -1).any(1))
+    ):
+        kind = next(k for k in OF_EDGES if k in files)
+        raise _bad(
+            files[kind], f"line {odd[0] + 1} is of an edge that has other values above"
+        )
+    assert len(found) == edges.shape[1]
+    return made[found], width, f"; of edges: {columns}"
 
 
 def _smallest(columns: NDArray[Any], width: int) -> NDArray[Any]:
     """Column numbers below ``width`` in the smallest unsigned type."""
     return columns.astype(np.min_scalar_type(max(width - 1, 0)))
-
-
-def _is_undirected(edges: IntArray) -> bool:
-    """Whether each edge (in data-set-wide node numbers) has its reverse."""
-    source, target = edges
-    size = int(edges.max()) + 1
-    # Edges are unique and sorted by (source, target), so this key is ascending.
-    return bool(np.array_equal(source * size + target, np.sort(target * size + source)))

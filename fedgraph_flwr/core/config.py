@@ -281,6 +281,7 @@ class RunSettings(Settings):
         "metis",
         "metis-overlap",
         "metis-overlap-replacement",
+        "natural",
         "planted",
         "quantity-skew",
         auto=True,
@@ -309,6 +310,7 @@ class RunSettings(Settings):
         "atoms-strict",
         "row-normalized",
         "raw",
+        "connectivity",
         "schema",
         auto=True,
     )

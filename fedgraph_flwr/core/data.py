@@ -206,6 +206,27 @@ class GraphSet:
             **self._cut(_OF_GRAPHS, graph_ids),
         )
 
+    def induced(self, ids: IntArray) -> GraphSet:
+        """Copy out the nodes ``ids``, ascending, of one graph, and edges among them.
+
+        Node k of the result is node ``ids[k]``, in features, class, time and edges.
+        """
+        number = np.full(self.num_nodes, -1, np.int32)
+        number[ids] = np.arange(len(ids), dtype=np.int32)
+        edges = number[self.edge_index]  # (2, num_edges)
+        # Numbers ascend with ids, hence edges stay sorted by source, then target.
+        kept = np.flatnonzero((edges >= 0).all(axis=0))
+        return replace(
+            self,
+            x=np.ascontiguousarray(self.x[ids]),
+            edge_index=np.ascontiguousarray(edges[:, kept]),
+            node_ptr=pointer([len(ids)]),
+            edge_ptr=pointer([len(kept)]),
+            y=np.ascontiguousarray(self.y[ids]),
+            **self._cut(_OF_EDGES, kept),
+            **self._cut(("time",), ids),
+        )
+
     def _cut(self, names: Sequence[str], rows: IntArray) -> dict[str, Any]:
         """Copy rows of the arrays that are there."""
         found = ((name, getattr(self, name)) for name in names)
@@ -215,6 +236,17 @@ class GraphSet:
 def pointer(counts: ArrayLike) -> IntArray:
     """Start of each part in a flat array, and the end of the last, from their sizes."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def is_undirected(edges: NDArray[np.integer], *of_edges: NDArray[Any] | None) -> bool:
+    """Whether each edge has its reverse, with equal rows of the arrays ``of_edges``.
+
+    Edges (2, num_edges) are numbered over all graphs, sorted by source, then target.
+    """
+    back = np.lexsort((edges[0], edges[1]))
+    return bool(np.array_equal(edges, edges[::-1, back])) and all(
+        np.array_equal(a, a[back]) for a in of_edges if a is not None
+    )
 
 
 def distinct_edges(source: IntArray, target: IntArray, num_nodes: int) -> IntArray:
@@ -539,9 +571,9 @@ class Statistics:
     ----------
     num_graphs, num_nodes : int
     nodes_per_graph, edges_per_graph : float
-        An edge counts once.
+        An edge counts once; of directed graphs each repeated edge counts.
     degree : float
-        Mean number of neighbours of a node.
+        Mean number of edges of a node; of directed graphs those in both directions.
     isolated : float
         Share of nodes without neighbour.
     homophily : float
@@ -589,6 +621,10 @@ def measure(partition: GraphPartition, *, is_binary: bool) -> Statistics:
     """
     graphs = partition.graphs
     degrees, count, y = graphs.degrees(), len(graphs), np.asarray(graphs.y)
+    both = 2 if graphs.is_undirected else 1
+    if both == 1:
+        turned = replace(graphs, edge_index=graphs.edge_index[::-1])
+        degrees = degrees + turned.degrees()
     found: dict[str, Any] = {}
     if not graphs.has_tasks:
         counts = np.bincount(y[y >= 0], minlength=graphs.num_classes)
@@ -603,7 +639,7 @@ def measure(partition: GraphPartition, *, is_binary: bool) -> Statistics:
         num_graphs=count,
         num_nodes=graphs.num_nodes,
         nodes_per_graph=_rounded(np.diff(graphs.node_ptr), np.mean),
-        edges_per_graph=_rounded(np.diff(graphs.edge_ptr) / 2, np.mean),
+        edges_per_graph=_rounded(np.diff(graphs.edge_ptr) / both, np.mean),
         degree=_rounded(degrees, np.mean),
         isolated=_rounded(degrees == 0, np.mean),
         homophily=_homophily(partition),

@@ -34,6 +34,7 @@ _ROUNDING = 1e-9  # of sums of the same epsilons in another order
 _ADJACENCY_ONLY = ("degree", "atoms", "atoms-no-degree")
 TELLS_EDGES = {
     "degree": "the degrees of nodes are functions of the edges; use 'labels'",
+    "connectivity": "features are the correlations that edges are made of",
     "atoms": (
         "its degree block is a function of the edges; use 'atoms-no-degree', or"
         " 'atoms-strict', which also drops the other blocks that depend on bonds"

@@ -15,7 +15,7 @@ from datasets.tabular.schema_file import read_schema
 from fedgraph_flwr.core.seeding import numpy_rng
 
 SUBJECTS = "who,state,ward,age\n007,ill,north,40\n7,well,north,50\n1e5,ill,south,60\n"
-ACCOUNTS = "acc;fraud;bank;since\n007;0;A;2,5\n7;1;A;1\n1e5;0;B;3\n"
+ACCOUNTS = ";acc;fraud;bank;since\n0;007;0;A;2,5\n1;7;1;A;1\n2;1e5;0;B;3\n"
 TRANSFERS = "from;to;sum;when;bad\n007;7;1,5;10;0\n7;1e5;2,5;20;1\n9;9;3;30;0\n"
 MATRIX = "m.npy --table subjects.csv --id who"
 TABLES = "--edges t.csv --source from --target to"
@@ -125,6 +125,7 @@ def test_accounts_and_transfers_of_each_bank(typed, tmp_path, capsys):
     assert typed(f"{TABLES} {NODES} {LABELS} --time when --site bank") == 0
     told = capsys.readouterr().out
     assert "1 end(s) of edges, such as '9', are in no row of a.csv" in told
+    assert "a.csv: a column without a name is left out" in told
     assert "1 of 3 edges join no node" in told
     assert "out/A: 2 nodes, 2 edges, 1 with one end elsewhere" in told
     assert (tmp_path / "out/A/edges.csv").read_text() == OF_A
@@ -162,7 +163,8 @@ REFUSED = {
     "gap.npy --table subjects.csv --id who": "subject 1e5: 1 cells are no finite",
     "wide.npy --table subjects.csv --id who": "subject 007: shape (4, 5) is not (4, 4)",
     "few.npy --table subjects.csv --id who": "2 matrices, subjects.csv has 3 rows",
-    "m.npy --table twice.csv --id who": "subject '7' is there twice",
+    "m.npy --table twice.csv --id who": "twice.csv: '7' is there twice",
+    f"{TABLES} --nodes a.csv --id bank": "a.csv: 'A' is there twice",
     "m.npy --table subjects.csv --id name": "has no column 'name'",
     "m.npy --table subjects.csv": "give either FILES of matrices with --table, --id",
     "each --table a.csv --id since": "are no subject of a.csv, which has '2.5'",

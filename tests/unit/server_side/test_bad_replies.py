@@ -26,7 +26,8 @@ from strategies.round_report import RoundReport
 from strategies.rounds import Round
 
 # A method of each strategy and each table of fields, so that it sends all of them.
-ROWS = {(toys.row(m).strategy, METHODS[m].params.FIELDS): m for m in [*METHODS][::-1]}
+FOR_SITES = [m for m in METHODS if m in toys.AT_SITES]
+ROWS = {(toys.row(m).strategy, METHODS[m].params.FIELDS): m for m in FOR_SITES[::-1]}
 RUNS = {m: toys.sends_all(m) for m in ("fedavg", *ROWS.values())}
 RUNS["fclg"] = {"embedding.evaluation": "pooled"}
 

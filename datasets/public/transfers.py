@@ -1,0 +1,182 @@
+"""Public graphs of transfers between accounts: directed, repeated, with amounts.
+
+The data folder is only read, and nothing is downloaded. Numbers are scaled by what
+stands here, which hence every site knows without a look at the data of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph_flwr.core.data import GraphSet, IntArray, pointer
+from fedgraph_flwr.core.errors import DataError
+
+from ..cache import cache_root, checksum, fingerprint_files, open_or_build, raw_folder
+
+# Columns of a file by name
+Columns = Mapping[str, NDArray[Any]]
+Made = tuple[NDArray[np.float32], IntArray, NDArray[np.float32], NDArray[Any], IntArray]
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Place of a graph's files below the data folder, and what is made of them.
+
+    ``make`` gets the columns of accounts and of transfers, and returns features and
+    ends (2, num_edges), features and times of edges, and the class of each account,
+    -1 where it is not known.
+    """
+
+    folder: str
+    accounts: str
+    transfers: str
+    make: Callable[[Columns, Columns], Made]
+
+
+def _amlsim(accounts: Columns, transfers: Columns) -> Made:
+    """Read simulated laundering: balance of accounts; value and time of transfers."""
+    ids = accounts["nodeid"]
+    if not np.array_equal(ids, np.arange(len(ids))):
+        raise ValueError("nodeid must count from 0")
+    ends = np.stack([transfers["sourceNodeId"], transfers["targetNodeId"]])
+    of_edges = [(transfers["value"] - 280) / 140, (transfers["time"] - 75) / 32]
+    balance = (accounts["init_balance"][:, None] - 280) / 138
+    return _made(balance, ends, of_edges, transfers["time"], accounts["isFraud"])
+
+
+def _phishing(accounts: Columns, transfers: Columns) -> Made:
+    """Read Ethereum: numbers of partners of accounts; amount and count of transfers."""
+    ends = np.stack([transfers["from"], transfers["to"]]).astype(np.int64) - 1
+    count = int(ends.max()) + 1
+    y = np.full(count, -1)
+    y[accounts["id"].astype(np.int64) - 1] = accounts["label"]
+    partners = np.stack([np.bincount(e, minlength=count) for e in ends], axis=1)
+    of_edges = [
+        (np.log10(transfers["amount"]) + 0.7) / 2.6,
+        (np.log1p(transfers["n_transactions"]) - 0.9) / 0.5,
+    ]
+    return _made(np.log1p(partners), ends, of_edges, transfers["timestamp"], y)
+
+
+def _made(
+    x: NDArray[Any],
+    ends: NDArray[Any],
+    of_edges: list[NDArray[Any]],
+    time: NDArray[Any],
+    y: NDArray[Any],
+) -> Made:
+    attr = np.stack(of_edges, axis=1).astype(np.float32)
+    return x.astype(np.float32), ends.astype(np.int64), attr, time, y.astype(np.int64)
+
+
+TRANSFERS: Mapping[str, Transfers] = MappingProxyType(
+    {
+        "amlsim": Transfers(
+            "amlsim/20K_fanin200", "nodes.csv", "transactions.csv", _amlsim
+        ),
+        "eth-phishing": Transfers("eth_phishing", "labels.csv", "edges.csv", _phishing),
+    }
+)
+
+
+def load_transfers(name: str, *, data_dir: str = "", cache_dir: str = "") -> GraphSet:
+    """Load one graph with its directed, repeated edges and loops.
+
+    Parameters
+    ----------
+    name : str
+        Key of ``TRANSFERS``.
+    data_dir, cache_dir : str
+        As in :func:`~datasets.public.tu.load_tu`.
+
+    Returns
+    -------
+    GraphSet
+        Memory-mapped; all accounts in the order of their numbers.
+
+    Raises
+    ------
+    DataError
+        Files are missing or cannot be read.
+    """
+    cache = cache_root(cache_dir)
+    accounts, transfers = _paths(name, data_dir, cache)
+
+    def convert(_: Path) -> GraphSet:
+        try:
+            found = TRANSFERS[name].make(_read(accounts), _read(transfers))
+            digest = checksum([accounts, transfers])
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            raise DataError(
+                f"cannot read {name} in {accounts.parent}: {error!r}; fetch the data"
+                " set again"
+            ) from error
+        return replace(_graph(name, *found), raw_sha256=digest)
+
+    mark = fingerprint_files([accounts, transfers])
+    return open_or_build(cache / f"{name}-{mark}", GraphSet, convert)
+
+
+def given_tests(name: str, *, data_dir: str = "", cache_dir: str = "") -> IntArray:
+    """Nodes that the publisher tests on; empty if roles are to be drawn."""
+    columns = _read(_paths(name, data_dir, cache_root(cache_dir))[0])
+    if "split" not in columns:
+        return np.zeros(0, np.int64)
+    return np.sort(columns["id"][columns["split"] == "test"].astype(np.int64) - 1)
+
+
+def _paths(name: str, data_dir: str, cache: Path) -> tuple[Path, Path]:
+    raw = TRANSFERS[name]
+    folder = raw_folder(
+        name,
+        raw.folder,
+        ["."],
+        [raw.accounts, raw.transfers],
+        data_dir=data_dir,
+        cache=cache,
+        kept="",
+        pin="",
+        addresses=None,
+        cure="put the files there (datasets/README.md says where they come from)",
+    )
+    return folder / raw.accounts, folder / raw.transfers
+
+
+def _read(path: Path) -> Columns:
+    import pandas as pd  # takes long
+
+    table = pd.read_csv(path)
+    return {name: table[name].to_numpy() for name in table.columns}
+
+
+def _graph(
+    name: str,
+    x: NDArray[np.float32],
+    ends: IntArray,
+    attr: NDArray[np.float32],
+    time: NDArray[Any],
+    y: IntArray,
+) -> GraphSet:
+    order = np.lexsort((ends[1], ends[0]))  # stable: repeats stay in file order
+    return GraphSet(
+        name=name,
+        x=x,
+        edge_index=ends[:, order].astype(np.int32),
+        node_ptr=pointer([len(x)]),
+        edge_ptr=pointer([len(order)]),
+        y=y,
+        num_features=x.shape[1],
+        num_classes=2,
+        is_undirected=False,
+        is_simple=False,
+        edge_attr=attr[order],
+        num_edge_features=attr.shape[1],
+        edge_time=time[order].astype(np.float64),
+    )
