@@ -74,7 +74,7 @@ def test_masks_that_are_no_list_are_refused(text):
 
 def test_classes_have_no_masks():
     config = {**defaults(), "method": "fedavg", "task-masks": "exclusive"}
-    with pytest.raises(ConfigError, match="nodes have one class, as in dataset 'Cora'"):
+    with pytest.raises(ConfigError, match="items have one class, as in dataset 'Cora'"):
         resolve({**config, "dataset": "Cora"})
     with pytest.raises(ConfigError, match=r"task-masks must be 'all' where graphs or"):
         resolve(config)
