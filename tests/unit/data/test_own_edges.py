@@ -295,5 +295,16 @@ def test_malformed_tables_of_edges_are_refused_by_line_column_and_cure(
     assert words in str(error.value)
 
 
+def test_a_row_that_does_not_fit_is_no_edge_and_is_told(tmp_path):
+    folder = bank(tmp_path / "b", 'directed = true\nrepeats = "keep"\n' + COLUMNS)
+    before = read(folder)
+    with (folder / "edges.csv").open("a") as out:
+        out.write("a11,a12,dear,card,0.5,2000,no\n")
+    after = read(folder)
+    np.testing.assert_array_equal(after.edge_index, before.edge_index)
+    assert after.left_out == ["1.6 % of edges"]
+    assert "line 62, column 'amount'" in after.bad[0]
+
+
 def test_there_are_forty_malformed_tables():
     assert len(MALFORMED) >= 40
