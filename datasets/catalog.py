@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.config import PAPER, RunSettings
 from fedgraph_flwr.core.errors import ConfigError, unknown_name
 from fedgraph_flwr.core.plugins import is_plugin, load
 from fedgraph_flwr.core.rules import Value, shown
@@ -338,8 +338,7 @@ def is_downloaded(settings: RunSettings) -> bool:
 
 def reads_edges(settings: RunSettings) -> bool:
     """Whether features of edges are read from a TU set's files."""
-    encoder = settings.to_config().get("encoder", "paper")
-    return settings.dataset in WITH_EDGES or encoder != "paper"
+    return settings.dataset in WITH_EDGES or settings.encoder != PAPER
 
 
 def is_one_set(settings: RunSettings) -> bool:

@@ -483,16 +483,28 @@ def earth_mover_distance(class_counts: IntArray) -> float:
 def join_training(parts: Sequence[GraphPartition], *, of_nodes: bool) -> GraphPartition:
     """Give the first client the training items of all, and none to validate and test.
 
-    Whole graphs are those that train. Where nodes are classified, the graphs of all
-    clients become one, without edges between them.
+    Whole graphs are those that train. ``of_nodes``: nodes or edges are learned of, and
+    the graphs of all clients become one, without edges between them.
     """
-    first, sets = parts[0], [p.graphs for p in parts]
-    start = pointer([s.num_nodes for s in sets])[:-1]
+    first, sets, more = parts[0], [p.graphs for p in parts], dict[str, Any]()
     if of_nodes:
-        train = np.concatenate(
-            [p.train + at for p, at in zip(parts, start, strict=True)]
+        node, edge, item = (
+            pointer(sizes)[:-1].tolist()
+            for sizes in zip(
+                *((s.num_nodes, s.edge_index.shape[1], len(s.y)) for s in sets),
+                strict=True,
+            )
         )
-        edges = [s.edge_index + at for s, at in zip(sets, start, strict=True)]
+        train = np.concatenate(
+            [p.train + at for p, at in zip(parts, item, strict=True)]
+        )
+        edges = [s.edge_index + at for s, at in zip(sets, node, strict=True)]
+        for name, starts in (("pairs", node), ("item_edge", edge)):
+            if getattr(sets[0], name) is not None:
+                of_each = zip(sets, starts, strict=True)
+                rows_of = [getattr(s, name) + at for s, at in of_each]
+                more[name] = np.concatenate(rows_of, axis=-1)
+        more["graph_x"] = None  # of one graph it would have several rows
     else:
         sets = [p.graphs.take(p.train) for p in parts]
         train = np.arange(sum(map(len, sets)))
@@ -513,7 +525,7 @@ def join_training(parts: Sequence[GraphPartition], *, of_nodes: bool) -> GraphPa
         edge_ptr=edge_ptr[[0, -1]] if of_nodes else edge_ptr,
         is_undirected=all(s.is_undirected for s in sets),
         is_simple=all(s.is_simple for s in sets),
-        **rows,
+        **{**rows, **more},
     )
     return replace(
         first,

@@ -367,6 +367,7 @@ LINK_PREDICTION = replace(
     key="link-prediction",
     metric="roc-auc",
     labels=("links",),
+    require={**_HOLDS_OUT, **_NO_CLASSES},
     also=(AVERAGE_PRECISION, *LINK_SCORES),
 )
 # What is learned of a graph's edges, in data that know the classes of its nodes.

@@ -39,6 +39,7 @@ from ..core.errors import ConfigError, DataError, FedGraphError, WireError, full
 from ..core.privacy_settings import METRIC as PRIVACY
 from ..core.process import Kept, choose_device, log_failure
 from ..core.rules import MOST_ROUNDS
+from ..core.tasks import OF_EDGES
 from ..core.wire import (
     COMPUTE_S,
     DATA_OF_ALL,
@@ -235,7 +236,7 @@ def _pooled(resolved: Resolved, device: torch.device) -> ClientData:
     def load() -> ClientData:
         trainers = sorted(set(range(settings.num_clients)) - settings.never_train)
         parts = [load_data(resolved, c, device, None).partition for c in trainers]
-        of_nodes = datasets.label_kind(settings) == "nodes"
+        of_nodes = datasets.label_kind(settings) in ("nodes", *OF_EDGES.values())
         joined = join_training(parts, of_nodes=of_nodes)
         return _collated(resolved, joined, device)
 

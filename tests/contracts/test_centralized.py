@@ -56,6 +56,19 @@ def test_items_of_all_are_joined_as_pyg_does(of_nodes):
     for name in ("y", "edge_attr", "edge_weight", "edge_time", "time"):
         whole = np.concatenate([getattr(g, name) for g in chosen])
         np.testing.assert_array_equal(getattr(graphs, name), whole)
+    if of_nodes:  # pairs of nodes, and the edges that they are, move with their graph
+        items = []
+        for part in parts:
+            g, count = part.graphs, part.graphs.edge_index.shape[1]
+            own = {"y": g.edge_index[0], "pairs": g.edge_index, "time": None}
+            own["item_edge"] = np.arange(count)
+            items.append(toys.renewed(part, graphs=replace(g, **own)))
+        of_edges = join_training(items, of_nodes=True)
+        whole = of_edges.graphs
+        np.testing.assert_array_equal(whole.pairs, whole.edge_index)
+        np.testing.assert_array_equal(whole.edge_index[:, whole.item_edge], whole.pairs)
+        picked = np.concatenate([p.graphs.y[p.train] for p in items])
+        np.testing.assert_array_equal(whole.y[of_edges.train], picked)
     labels = np.concatenate([p.graphs.y[p.train] for p in parts])
     np.testing.assert_array_equal(graphs.y[found.train], labels)
     assert not len(found.held_out)

@@ -22,6 +22,7 @@ def test_every_recommendation_is_an_allowed_value():
         RunSettings(
             dataset=info.name,
             task="graph-classification",  # the method's tasks decide it
+            encoder="paper",
             patience=0,  # the task recommends them
             min_rounds=0,
             evaluate_every=1,  # the number of clients does
