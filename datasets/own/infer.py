@@ -42,12 +42,16 @@ from ..tabular.schema_file import (
     GRAPH_CSV,
     GRAPHS_CSV,
     INDICATOR,
+    KEEP,
     KEYS,
     LABEL,
+    MERGE,
     NUMBER,
     REFUSE,
     RESERVED,
     TARGET_KINDS,
+    WEIGHT,
+    Edges,
     Feature,
     Schema,
     is_name,
@@ -67,6 +71,7 @@ _MOST_CLASSES = 20  # different numbers, before they count as numbers to predict
 _ODD = 10  # cells of a column of numbers, of which one may be no number
 _NOISE = 1e-7  # of a mean, as a spread: numbers of 32 bits have it
 _DAY_0, _LAST_DAY = date(1970, 1, 1).toordinal(), date.max.toordinal()
+_TIMES = ("time", "timestamp", "ts")  # names of columns of times of edges
 _YEARS_FROM_2020 = (18_262.0, 365.25)  # shift and scale of dates without statistics
 _ANY_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
 _CORRECT = (
@@ -114,6 +119,11 @@ class Column:
     def what(self) -> str:
         """Name of the column and of its table."""
         return self.table.of(self.name)
+
+    @property
+    def in_words(self) -> str:
+        """Name of the column and of what the rows of its table are."""
+        return f"{self.name} of {self.table.name.partition('.')[0]}"
 
     @cached_property
     def is_flag(self) -> bool:
@@ -310,6 +320,12 @@ def infer_schema(
         if column not in (SPLIT, *names)
     ]
     features = tuple(feature for feature in made if feature)
+    edges, of_edges = _edges(tables.edges, is_whole, min_count, statistics, notes)
+    of_graphs = [
+        _feature(one, statistics=statistics, notes=notes)
+        for column, one in (found if is_whole and targets else {}).items()
+        if column not in (SPLIT, *names)
+    ]
     alike = [nodes[f.column] for f in features if f.kind == CATEGORY]
     for one in [*alike, *([found[names[0]]] if classes else [])]:
         notes += same_look(one.what, sorted(one.holders))
@@ -326,9 +342,92 @@ def infer_schema(
             classes=classes,
             features=features,
             degree=0 if features else DEFAULT_DEGREE,
+            edges=edges,
+            edge_features=of_edges,
+            graph_features=tuple(one for one in of_graphs if one),
         ),
         notes,
     )
+
+
+def _edges(
+    table: Table, is_whole: bool, enough: int, statistics: bool, notes: list[str]
+) -> tuple[Edges | None, tuple[Feature, ...]]:
+    """Say what rows of edges are; None if they have two ends and no more."""
+    need_columns(table, KEYS["edges"])
+    columns = [c for c in table.columns if c not in ("graph", *KEYS["edges"])]
+    if not columns:
+        return None, ()
+    every = {
+        c: Column(table, c, "graph" if is_whole else "source", enough) for c in columns
+    }
+    lower = {c.lower(): c for c in reversed(columns)}
+    label = "" if is_whole else lower.get(LABEL, "")
+    weight = lower.get(WEIGHT, "")
+    dates = [c for c in columns if every[c].kind == DATE]
+    time = next((lower[name] for name in _TIMES if name in lower), (dates or [""])[0])
+    if weight and not every[weight].is_number:
+        weight = ""
+    notes += [
+        f"{table.of(column)} is taken as {what} (else: change [edges])"
+        for column, what in (
+            (weight, "the weight of edges"),
+            (time, "the time of edges, and no feature"),
+            (label, "the class of edges, to be learned with task edge-classification"),
+        )
+        if column
+    ]
+    classes: tuple[str, ...] = ()
+    if label:
+        classes = _classes(every[label], "edge's source", notes)
+    made = [
+        _feature(one, statistics=statistics, notes=notes)
+        for column, one in every.items()
+        if column not in (weight, time, label)
+    ]
+    edges = Edges(
+        directed=_is_directed(table, is_whole, bool(time), notes),
+        repeats=KEEP if label or time else MERGE,
+        weight=weight,
+        time=time,
+        label=label,
+        classes=classes,
+    )
+    return edges, tuple(feature for feature in made if feature)
+
+
+def _is_directed(
+    table: Table, is_whole: bool, has_time: bool, notes: list[str]
+) -> bool:
+    """Decide whether source and target differ; note that, repeats and loops.
+
+    They do if edges have times, as transfers have, and some pairs but not all stand in
+    both directions.
+    """
+    keys = [*["graph"] * is_whole, *KEYS["edges"]]
+    rows = pd.DataFrame({key: table.rows.cells[key] for key in keys})
+    is_loop = rows.source == rows.target
+    pairs = rows[~is_loop].drop_duplicates()
+    turned = pairs.rename(columns={"source": "target", "target": "source"})
+    both, count = len(pairs.merge(turned, on=keys)), len(pairs)
+    is_directed = has_time and 0 < both < count
+    which = "are directed" if is_directed else "count in both directions"
+    other = "false" if is_directed else "true"
+    notes.append(
+        f"{table.name}: {both} of {count} pairs stand there in both directions; edges"
+        f" {which} (else: directed = {other} in [edges])"
+    )
+    if repeated := len(rows) - int(is_loop.sum()) - count:
+        notes.append(
+            f"{table.name}: {repeated} row(s) repeat a pair; [edges] says whether each"
+            " is an edge (repeats = 'keep') or one edge sums them up ('merge')"
+        )
+    if loops := int(is_loop.sum()):
+        notes.append(
+            f"{table.name}: {loops} row(s) join a node to itself and are dropped (else:"
+            " self-loops = true in [edges])"
+        )
+    return is_directed
 
 
 def _columns(table: Table, owner: str, enough: int) -> dict[str, Column]:
@@ -449,7 +548,7 @@ def _classes(one: Column, owner: str, notes: list[str]) -> tuple[str, ...]:
 
 def _feature(one: Column, *, statistics: bool, notes: list[str]) -> Feature | None:
     """Describe a column of nodes; None if it is of no use."""
-    has_gaps, what = one.count < len(one.cells), f"{one.name} of nodes"
+    has_gaps, what = one.count < len(one.cells), one.in_words
     names = one.frequent if one.kind == CATEGORY and one.count else []
     may_tell = one.is_flag or one.kind == CATEGORY  # whether it is there
     why = ""
@@ -493,7 +592,7 @@ def _feature(one: Column, *, statistics: bool, notes: list[str]) -> Feature | No
 
 def _scaling(one: Column, *, statistics: bool, notes: list[str]) -> tuple[float, float]:
     """Shift and scale of numbers or dates: their mean and spread, if these may go."""
-    is_date, what = one.kind == DATE, f"{one.name} of nodes"
+    is_date, what = one.kind == DATE, one.in_words
     if one.is_flag:  # needs no scaling
         return 0.0, 1.0
     mean, std = float(one.numbers.mean()), float(one.numbers.std())

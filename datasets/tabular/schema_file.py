@@ -45,6 +45,7 @@ CATEGORY: Literal["category"] = "category"
 DATE: Literal["date"] = "date"
 _TargetKind = Literal["classes", "binary", "regression"]
 TARGET_KINDS = get_args(_TargetKind)
+WEIGHT = "weight"  # column of weights of edges, where nothing else is said
 LABEL = "label"  # column of classes of nodes
 ALL = "*"  # in place of names of columns to predict: all that look like it
 MOST_COLUMNS, MOST_CATEGORIES, MOST_DEGREE = 10_000, 100_000, 10_000

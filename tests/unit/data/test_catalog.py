@@ -27,7 +27,6 @@ def test_every_recommendation_is_an_allowed_value():
             min_rounds=0,
             evaluate_every=1,  # the number of clients does
             checkpoint_every=1,
-            encoder="paper",  # the task does
             **{k.replace("-", "_"): v for k, v in info.automatic.items()},
         )
 
