@@ -466,6 +466,8 @@ def _other_federation(settings: RunSettings, client_id: int) -> GraphPartition:
     own = federation(settings, client_id)
     other = replace(settings, split_seed=settings.split_seed + 1)
     graphs, y = federation(other, client_id).graphs, own.graphs.y.copy()
+    if own.graphs.pairs is not None:  # as many pairs of nodes
+        graphs = replace(own.graphs, x=own.graphs.x[::-1])
     y[: len(y) // 2] = y[0]
     return replace(own, graphs=replace(graphs, y=y), split_hash="", data_hash="")
 

@@ -116,7 +116,7 @@ class LinkPredictorClient(EdgeClassifierClient[P]):
                 "roc-auc": roc_auc(mine.numpy(), y).mean,
                 AVERAGE_PRECISION: average_precision(mine.numpy(), y).mean,
                 "loss": float(loss(mine, torch.from_numpy(np.array(y)))),
-                **link_scores(mine.numpy(), y),
+                **link_scores(mine.numpy(), self.job.settings.negatives),
             }
             found |= {
                 evaluation_key(split, point, name): value

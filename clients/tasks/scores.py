@@ -261,23 +261,24 @@ def _per_task(
     return TaskScores(found)
 
 
-def link_scores(scores: Array, y: Array) -> dict[str, float]:
+def link_scores(scores: Array, per_link: int) -> dict[str, float]:
     """Ranks of hidden links: mean reciprocal rank, and shares among the first few.
 
     Parameters
     ----------
-    scores, y : float arrays, shape (num_items, 1)
-        Each link, whose ``y`` is 1, stands before the same number of other pairs. Its
-        rank among these counts a tie by one half.
+    scores : float array, shape (num_items, 1)
+        Each link stands before ``per_link`` other pairs. Its rank among these counts a
+        tie by one half.
+    per_link : int
 
     Returns
     -------
     dict of str to float
         ``mrr``, and ``hits-<k>`` for each of ``HITS``; empty without a link.
     """
-    if not len(y):
+    if not len(scores):
         return {}
-    by_link = scores.astype(np.float64).reshape(int(y.sum()), -1)
+    by_link = scores.astype(np.float64).reshape(-1, per_link + 1)
     ours, others = by_link[:, :1], by_link[:, 1:]
     rank = 1 + (others > ours).sum(axis=1) + (others == ours).sum(axis=1) / 2
     hits = {f"hits-{k}": float((rank <= k).mean()) for k in HITS}

@@ -24,7 +24,7 @@ def test_whole_graphs_fit_the_schema_of_one_site_but_for_two_rows(folder):
         bad = 2 if site == BAD_SITE else 0
         assert len(data.bad) == bad
         assert len(data.row) == count - bad
-        assert data.not_used == ["joint of edges.csv"]
+        assert data.not_used == []
 
 
 def test_banks_fit_the_schema_of_one(folder):
