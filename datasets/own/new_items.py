@@ -12,7 +12,7 @@ from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphSet
 from fedgraph_flwr.core.errors import ConfigError, DataError
 
-from ..catalog import find_dataset, has_own_graphs, has_schema
+from ..catalog import find_dataset, has_own_graphs, has_schema, reads_edges
 from ..molecules import (
     SMILES_CSV,
     MoleculeBuilder,
@@ -83,8 +83,13 @@ def load_new(
         return _molecules(settings, _only_csv(path), tasks)
     if has_own_graphs(settings):
         name = info.members[0]
-        data_dir, cache_dir = str(path), settings.cache_dir
-        kept = load_tu(name, settings.features, data_dir=data_dir, cache_dir=cache_dir)
+        kept = load_tu(
+            name,
+            settings.features,
+            with_edges=reads_edges(settings),
+            data_dir=str(path),
+            cache_dir=settings.cache_dir,
+        )
         graphs = kept.take(np.arange(len(kept)))  # torch warns about read-only arrays
         names = [str(g + 1) for g in range(len(graphs))]  # as TU's files count
         return NewItems(graphs=graphs, names=names, column="graph", unfit=[])
