@@ -204,8 +204,7 @@ def _open(entry: Path, kind: type[Record]) -> Record | None:
         values: dict[str, Any] = {}
         for name in (f.name for f in fields(kind)):
             if name not in manifest["arrays"]:
-                if name in manifest:  # an earlier version may not have known it
-                    values[name] = manifest[name]
+                values[name] = manifest[name]
                 continue
             array = values[name] = np.load(entry / f"{name}.npy", mmap_mode="r")
             if _describe(array) != manifest["arrays"][name]:

@@ -79,6 +79,22 @@ def classified_edges(
     return _as(partition, made)
 
 
+def every_edge(graphs: GraphSet) -> GraphSet:
+    """Make all edges the items, without classes; an undirected edge is one."""
+    source, target = graphs.edge_index
+    items = np.arange(len(source))
+    if graphs.is_undirected:
+        items = np.flatnonzero(source <= target)
+    return replace(
+        graphs,
+        y=np.full(len(items), -1),
+        pairs=graphs.edge_index[:, items].astype(np.int64),
+        item_edge=items,
+        num_classes=len(graphs.edge_classes),
+        time=None,
+    )
+
+
 def hidden_links(partition: GraphPartition, settings: RunSettings) -> GraphPartition:
     """Make links the items: training ones, and hidden ones among other pairs.
 

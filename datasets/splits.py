@@ -169,7 +169,8 @@ def add_noise(partition: GraphPartition, settings: RunSettings) -> GraphPartitio
     Raises
     ------
     DataError
-        Labels are to be noisy and there is one class only.
+        Labels are to be noisy and there is one class only, or edges and they carry
+        more than two ends.
     """
     shares = {
         "features": settings.split_noise_features,
@@ -186,6 +187,11 @@ def add_noise(partition: GraphPartition, settings: RunSettings) -> GraphPartitio
     if share := shares["features"]:
         x = shuffled_rows(graphs.x, share, streams["features"])
         graphs = replace(graphs, x=x)
+    if shares["edges"] and graphs.beside:
+        raise DataError(
+            f"{graphs.name} has {' and '.join(graphs.beside)}, which split-noise-edges"
+            f" {shares['edges']:g} would not replace; set it to 0 in the run config"
+        )
     if share := shares["edges"]:
         graphs = rewired(graphs, share, streams["edges"])
     if share := shares["labels"]:

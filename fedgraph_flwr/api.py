@@ -3,6 +3,7 @@
 from clients.base import GraphClient
 from clients.graphs.ops import dense_rows, project
 from clients.job import seeded
+from clients.models.encoders import edge_features
 from clients.models.gin import GIN, GINConv
 from clients.multitask_gnn import MultiTaskGNNClient
 from clients.tasks.graph_classifier import GraphClassifierClient
@@ -49,6 +50,7 @@ __all__ = [
     "Settings",
     "choice",
     "dense_rows",
+    "edge_features",
     "flag",
     "integer",
     "number",

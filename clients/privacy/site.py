@@ -240,15 +240,25 @@ class PrivateSite:
 
 
 def check_features(graphs: GraphSet, privacy: PrivacySettings) -> None:
-    """Refuse noise on edges if the nodes' features, or one of them, are their degrees.
+    """Refuse noise on edges if something else tells them, or they carry more.
 
-    Whatever the setting is called: data sets without node labels have degrees instead.
+    Features of nodes may be their degrees, whatever the setting is called: data sets
+    without node labels have degrees instead. No noise here covers direction, features,
+    weights or times of edges.
 
     Raises
     ------
     ConfigError
     """
-    if privacy.edge_epsilon == 0 or privacy.keep_edge_features or not _degrees(graphs):
+    if privacy.edge_epsilon == 0:
+        return
+    if graphs.beside:
+        raise ConfigError(
+            f"{graphs.name} has {' and '.join(graphs.beside)}, which noise on edges"
+            f" (privacy.edge-epsilon {privacy.edge_epsilon:g}) does not cover; set it"
+            " to 0, or read edges without them"
+        )
+    if privacy.keep_edge_features or not _degrees(graphs):
         return
     raise ConfigError(
         f"node features of {graphs.name} are the degrees of its nodes, or one of them"

@@ -11,8 +11,10 @@ import numpy as np
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphSet
 from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.tasks import OF_EDGES
 
 from ..catalog import find_dataset, has_own_graphs, has_schema, reads_edges
+from ..edge_items import every_edge
 from ..molecules import (
     SMILES_CSV,
     MoleculeBuilder,
@@ -23,7 +25,7 @@ from ..molecules import (
 from ..public.tu import load_tu
 from ..tabular.encode import first_few
 from ..tabular.schema_file import GRAPHS_CSV, SCHEMA_FILE, read_schema
-from ..tabular.table import is_csv, read_rows
+from ..tabular.table import find_tables, is_csv, read_rows
 from .graph_tables import build
 from .smiles import find_column
 
@@ -111,6 +113,16 @@ def _tables(settings: RunSettings, path: Path, schema: str) -> NewItems:
     )
     for remark in made.remarks:
         warn_once(f"{path}: {remark}")
+    if settings.task in OF_EDGES:
+        if made.edge_row is None:
+            raise ConfigError(
+                f"task {settings.task!r} has no form for new items; --test predicts the"
+                " test items of the run"
+            )
+        graphs = every_edge(made)
+        lines = find_tables(path, whole_graphs=False).edges.rows.lines
+        names = [str(lines[row]) for row in made.edge_row[graphs.item_edge]]
+        return NewItems(graphs=graphs, names=names, column="line", unfit=unfit)
     column = "graph" if read.dataset == GRAPHS_CSV else "node"
     return NewItems(graphs=made, names=names, column=column, unfit=unfit)
 
