@@ -49,9 +49,8 @@ def classified_edges(
 ) -> GraphPartition:
     """Make the edges that have a class the items.
 
-    An undirected edge is one item. All edges pass messages; with ``split`` "time" those
-    after the newest edge to train on do not while training, and those after the newest
-    to validate by do not while validating.
+    An undirected edge is one item. All edges pass messages; with ``split`` "time" items
+    have their ``time``, and later edges pass none: see ``EdgeData`` of the clients.
     """
     graphs = partition.graphs
     if graphs.edge_y is None:
@@ -66,6 +65,7 @@ def classified_edges(
     items = np.flatnonzero(is_item)
     y = graphs.edge_y[items]
     roles = _roles(graphs, items, partition.client_id, settings, y=y)
+    is_by_time = settings.split == "time"
     learned = replace(
         graphs,
         y=y,
@@ -73,7 +73,9 @@ def classified_edges(
         classes=list(graphs.edge_classes),
         pairs=graphs.edge_index[:, items].astype(np.int64),
         item_edge=items,
-        time=None if graphs.edge_time is None else graphs.edge_time[items],
+        time=graphs.edge_time[items]
+        if is_by_time and graphs.edge_time is not None
+        else None,
     )
     made = with_roles(partition.client_id, learned, items, roles)
     return _as(partition, made)

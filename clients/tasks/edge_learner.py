@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -11,16 +12,51 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from fedgraph_flwr.core.data import SPLITS, IntArray
 from fedgraph_flwr.core.tasks import AVERAGE_PRECISION
 from fedgraph_flwr.core.wire import Parcel, count_key, evaluation_key
 
 from ..base import Metrics
 from ..graphs.batching import ClientData
-from ..graphs.whole_graph import NodeData
+from ..graphs.csr import send
+from ..graphs.whole_graph import NodeData, WholeGraph
 from ..job import ModelSpec, P
 from ..models.encoders import EdgeGNN, edge_gnn
 from .node_classifier import NodeClassifierClient
 from .scores import average_precision, link_scores, roc_auc
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeData(NodeData):
+    """A partition with its graph, seen at three times if its items have a time."""
+
+    @cached_property
+    def seen(self) -> Mapping[str, WholeGraph]:
+        """Graph of the items of each split, with their classes.
+
+        If items have times, edges after the newest of them pass no message.
+        """
+        parts = {name: self.partition.positions(name) for name in SPLITS}
+        return {name: self._until(items) for name, items in parts.items()}
+
+    def _until(self, items: IntArray) -> WholeGraph:
+        graphs, whole = self.partition.graphs, self.whole
+        assert graphs.item_edge is not None
+        assert graphs.pairs is not None
+        seen = np.arange(graphs.edge_index.shape[1])
+        if graphs.time is not None and graphs.edge_time is not None and len(items):
+            seen = np.flatnonzero(graphs.edge_time <= graphs.time[items].max())
+        at, rows = (send(a, whole.y.device) for a in (items, seen))
+        own = np.searchsorted(seen, graphs.item_edge[items])
+        beside = {"edge_attr": whole.edge_attr, "edge_weight": whole.edge_weight}
+        return replace(
+            whole,
+            edge_index=whole.edge_index[:, rows],
+            y=whole.y[at],
+            pairs=send(graphs.pairs[:, items], whole.y.device),
+            item_edge=send(own, whole.y.device),
+            **{n: None if t is None else t[rows] for n, t in beside.items()},  # type: ignore[arg-type]
+        )
 
 
 class EdgeClassifierClient(NodeClassifierClient[P]):
@@ -30,12 +66,31 @@ class EdgeClassifierClient(NodeClassifierClient[P]):
     features.
     """
 
+    DATA: ClassVar[type[ClientData]] = EdgeData
+    data: Any  # EdgeData, or LinkData
     model: EdgeGNN
 
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
         return edge_gnn(spec, "edges", spec.private_generator())
+
+    @override
+    @classmethod
+    def predict(cls, model: Any, data: Any, params: P) -> Tensor:
+        return torch.cat([model(data.seen[name], None) for name in ("val", "test")])
+
+    @override
+    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
+        """Mean cross-entropy over the training edges."""
+        seen = self.data.seen["train"]
+        logits = self.model(seen, generator)
+        return nn.functional.cross_entropy(logits, seen.y, self.class_weights)
+
+    @override
+    def held_out_logits(self) -> Tensor:
+        """Logits of validation, then of test edges."""
+        return self.predict(self.model, self.data, self.params)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,6 +62,10 @@ class NodeClassifierClient(GraphClient[P]):
         """Logits of every node, (num_nodes, num_classes); dropout iff a generator."""
         return self.model(self.graph, generator)  # type: ignore[no-any-return]
 
+    def held_out_logits(self) -> Tensor:
+        """Logits of validation, then of test items."""
+        return self.logits(None)[self.data.held_out]
+
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Mean cross-entropy over the training nodes of ``batch``, a WholeGraph."""
@@ -77,8 +81,7 @@ class NodeClassifierClient(GraphClient[P]):
     @torch.no_grad()
     def scores(self, point: str) -> Parcel:
         """Score predictions of validation and test nodes by :func:`class_scores`."""
-        held_out = self.data.held_out
-        logits, y = self.logits(None)[held_out], self.graph.y[held_out]
+        logits, y = self.held_out_logits(), self.graph.y[self.data.held_out]
         losses = nn.functional.cross_entropy(logits, y, reduction="none")
         return class_scores(
             self.data.partition,

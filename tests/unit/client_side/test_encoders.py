@@ -14,6 +14,7 @@ from torch_geometric import nn as pyg
 from clients.graphs.batching import CollatedGraphs
 from clients.graphs.whole_graph import NodeData
 from clients.models.encoders import ENCODERS, edge_gnn
+from clients.tasks.edge_learner import EdgeData
 from fedgraph_flwr.core.data import GraphPartition, GraphSet, pointer
 from fedgraph_flwr.core.errors import ConfigError, DataError
 
@@ -250,3 +251,52 @@ def test_what_an_encoder_cannot_read_is_refused():
     ):
         with pytest.raises(ConfigError, match=words):
             toys.resolved(method, **changes)
+
+
+@pytest.mark.parametrize("is_by_time", [True, False])
+def test_later_edges_pass_no_message_if_items_are_split_by_time(is_by_time):
+    """Nor do they change the score of an edge that came before them."""
+    one = multigraphs(directed=True).take(np.array([1]))
+    rng = np.random.default_rng(3)
+    count = one.edge_index.shape[1]
+    times = rng.permutation(count).astype(float)
+    items = np.argsort(times)
+    graphs = replace(
+        one,
+        y=np.arange(count) % 2,
+        pairs=one.edge_index[:, items],
+        item_edge=items,
+        edge_time=times,
+        time=times[items] if is_by_time else None,
+    )
+    partition = GraphPartition(
+        client_id=0,
+        graphs=graphs,
+        graph_ids=items,
+        train=np.arange(8),
+        val=np.arange(8, 12),
+        test=np.arange(12, count),
+    )
+    spec = spec_of(graphs, "gine", "separate")
+    model = edge_gnn(spec, "edges", spec.private_generator())
+    seen = EdgeData.collate(partition, toys.CPU).seen
+    for name, cut in (("train", 7), ("val", 11), ("test", count - 1)):
+        past = np.flatnonzero(times <= cut) if is_by_time else np.arange(count)
+        part = partition.positions(name)
+        small = replace(
+            one.take_edges(past),
+            y=graphs.y[part],
+            pairs=graphs.pairs[:, part],
+            item_edge=np.searchsorted(past, items[part]),
+        )
+        alone = replace(
+            partition,
+            graphs=small,
+            train=np.arange(len(part)),
+            val=NONE,
+            test=NONE,
+            data_hash="",
+        )
+        expected = model(NodeData.collate(alone, toys.CPU).whole, None)
+        torch.testing.assert_close(model(seen[name], None), expected)
+        np.testing.assert_array_equal(seen[name].y, small.y)
