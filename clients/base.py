@@ -25,7 +25,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from fedgraph_flwr.core.config import PAPER, RunSettings
+from fedgraph_flwr.core.config import (
+    PAPER,
+    READ_FEATURES,
+    READ_WEIGHTS,
+    RunSettings,
+)
 from fedgraph_flwr.core.data import (
     DiffusionSpec,
     GraphSet,
@@ -376,6 +381,15 @@ class GraphClient(ClassicClient, Generic[P]):
                 f" has a weight of {weight.min():g}; set encoder to 'graphconv' in the"
                 " run config, or make weights >= 0"
             )
+
+    @classmethod
+    def unread(cls, graphs: GraphSet, settings: RunSettings) -> str:
+        """Name what edges carry and the model does not read, in words; "" for none."""
+        encoder = settings.encoder
+        is_own = encoder == PAPER and cls.READS_EDGES
+        reads = {"features": READ_FEATURES, "weights": READ_WEIGHTS}
+        found = [w for w in graphs.beside if encoder not in reads.get(w, (encoder,))]
+        return "" if is_own else " and ".join(found)
 
     # Where papers differ -----------------------------------------------------------
 

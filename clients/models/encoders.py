@@ -1,6 +1,6 @@
 """Encoders that read direction, features and weights of edges: layers of PyG.
 
-What each of them reads stands in :data:`ENCODERS`.
+What each of them reads of an edge stands in ``core.config``.
 """
 
 from __future__ import annotations
@@ -10,16 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import (
-    GATv2Conv,
-    GCNConv,
-    GINConv,
-    GINEConv,
-    GraphConv,
-    PNAConv,
-    SAGEConv,
-)
 from typing_extensions import override
+
+from fedgraph_flwr.core.config import READ_FEATURES, READ_WEIGHTS
 
 from ..graphs.batching import Batch
 from ..graphs.ops import linear, project, project_rows, relu_dropout, sum_pool
@@ -51,47 +44,38 @@ class Sizes(NamedTuple):
     mean_degree: float = 0.0
 
 
-class Kind(NamedTuple):
-    """An encoder: what its layers read of an edge, and how one is made."""
+def _layer(name: str, sizes: Sizes) -> nn.Module:
+    """Make a layer of PyG, which draws from torch's global generator."""
+    from torch_geometric import nn as pyg  # here, as it takes a second
 
-    reads: str
-    make: Callable[[Sizes], nn.Module]
-
-
-def _mlp(sizes: Sizes) -> nn.Module:
-    width = sizes.hidden_dim
-    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
-
-
-def _gatv2(sizes: Sizes) -> nn.Module:
     width, edge_dim = sizes.hidden_dim, sizes.edge_dim or None
-    layer: nn.Module = GATv2Conv(
-        width, width, NUM_HEADS, concat=False, edge_dim=edge_dim
-    )
-    return layer
 
+    def mlp() -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)
+        )
 
-def _pna(sizes: Sizes) -> nn.Module:
-    width, edge_dim = sizes.hidden_dim, sizes.edge_dim or None
-    deg = torch.ones(2)  # only its statistics are kept, and set below
-    layer: Any = PNAConv(width, width, **_PNA, deg=deg, edge_dim=edge_dim)
-    degree = torch.tensor(sizes.mean_degree)
-    layer.aggr_module.avg_deg_lin.copy_(degree)
-    layer.aggr_module.avg_deg_log.copy_((degree + 1).log())
-    made: nn.Module = layer
-    return made
+    def pna() -> nn.Module:
+        deg = torch.ones(2)  # only its statistics are kept, and set below
+        layer: Any = pyg.PNAConv(width, width, **_PNA, deg=deg, edge_dim=edge_dim)
+        degree = torch.tensor(sizes.mean_degree)
+        layer.aggr_module.avg_deg_lin.copy_(degree)
+        layer.aggr_module.avg_deg_log.copy_((degree + 1).log())
+        made: nn.Module = layer
+        return made
 
-
-FEATURES, WEIGHT, NOTHING = "features", "weight", ""
-ENCODERS = {
-    "gin": Kind(NOTHING, lambda s: GINConv(_mlp(s))),
-    "gine": Kind(FEATURES, lambda s: GINEConv(_mlp(s), edge_dim=s.edge_dim)),
-    "gcn": Kind(WEIGHT, lambda s: GCNConv(s.hidden_dim, s.hidden_dim)),
-    "graphconv": Kind(WEIGHT, lambda s: GraphConv(s.hidden_dim, s.hidden_dim)),
-    "gatv2": Kind(FEATURES, _gatv2),
-    "pna": Kind(FEATURES, _pna),
-    "sage": Kind(NOTHING, lambda s: SAGEConv(s.hidden_dim, s.hidden_dim)),
-}
+    make: dict[str, Callable[[], nn.Module]] = {
+        "gin": lambda: pyg.GINConv(mlp()),
+        "gine": lambda: pyg.GINEConv(mlp(), edge_dim=edge_dim),
+        "gcn": lambda: pyg.GCNConv(width, width),
+        "graphconv": lambda: pyg.GraphConv(width, width),
+        "gatv2": lambda: pyg.GATv2Conv(
+            width, width, NUM_HEADS, concat=False, edge_dim=edge_dim
+        ),
+        "pna": pna,
+        "sage": lambda: pyg.SAGEConv(width, width),
+    }
+    return make[name]()
 
 
 def edge_features(graph: Graph, width: int) -> Tensor | None:
@@ -114,7 +98,8 @@ class Layer(nn.Module):
 
     Parameters
     ----------
-    kind : Kind
+    name : str
+        Of the encoder.
     sizes : Sizes
     direction : str
         "forward": along edges. "both": along each edge and its reverse. "separate":
@@ -126,10 +111,10 @@ class Layer(nn.Module):
     arXiv:2306.11586, Sec. 4.
     """
 
-    def __init__(self, kind: Kind, sizes: Sizes, direction: str) -> None:
+    def __init__(self, name: str, sizes: Sizes, direction: str) -> None:
         super().__init__()
-        self.along = kind.make(sizes)
-        self.against = kind.make(sizes) if direction == "separate" else None
+        self.along = _layer(name, sizes)
+        self.against = _layer(name, sizes) if direction == "separate" else None
 
     @override
     def forward(self, x: Tensor, edge_index: Tensor, **beside: Tensor) -> Tensor:
@@ -146,7 +131,7 @@ class EdgeEncoder(nn.Module):
     Parameters
     ----------
     name, direction : str
-        Of ``ENCODERS``; see :class:`Layer`.
+        See :class:`Layer`.
     num_features, num_layers : int
     sizes : Sizes
     dropout : float
@@ -168,23 +153,22 @@ class EdgeEncoder(nn.Module):
         own: torch.Generator,
     ) -> None:
         super().__init__()
-        kind = ENCODERS[name]
-        self.dropout, self._reads, self._direction = dropout, kind.reads, direction
+        self.dropout, self._name, self._direction = dropout, name, direction
         self._edge_dim = sizes.edge_dim
         self.pre = linear(num_features, sizes.hidden_dim, own)
         with torch.random.fork_rng(devices=[]):  # PyG draws from the global generator
             torch.manual_seed(common.initial_seed())
             self.convs = nn.ModuleList(
-                Layer(kind, sizes, direction) for _ in range(num_layers)
+                Layer(name, sizes, direction) for _ in range(num_layers)
             )
 
     def edges(self, graph: Graph) -> tuple[Tensor, dict[str, Tensor]]:
         """Edges along which messages pass, and what layers read of them."""
         index, beside = graph.edge_index, dict[str, Tensor]()
-        if self._reads == FEATURES:
+        if self._name in READ_FEATURES:
             attr = edge_features(graph, self._edge_dim)
             beside = {} if attr is None else {"edge_attr": attr}
-        elif self._reads == WEIGHT and graph.edge_weight is not None:
+        elif self._name in READ_WEIGHTS and graph.edge_weight is not None:
             beside = {"edge_weight": graph.edge_weight}
         if self._direction == "both" and not graph.is_undirected:
             back = torch.nonzero(index[0] != index[1])[:, 0]

@@ -37,6 +37,9 @@ from .rules import (
 
 AUTO = "auto"
 PAPER = "paper"  # encoder of a method's own
+# Of the others, those that read features of edges, and those that read their weights.
+READ_FEATURES = "gine", "gatv2", "pna"
+READ_WEIGHTS = "gcn", "graphconv", *READ_FEATURES
 # May differ between a run and its continuation.
 RESUME_MAY_CHANGE = {
     "resume",

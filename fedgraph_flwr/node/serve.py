@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from logging import INFO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, MessageType
+from flwr.common.logger import log
 
 import datasets
 from clients.privacy.site import (
@@ -219,7 +221,17 @@ def _load(
     settings = resolved.settings
     partition = datasets.load_partition(settings, client_id)
     check_features(partition.graphs, resolved.privacy)
-    resolved.method.client.check_graphs(partition.graphs, settings)
+    client = resolved.method.client
+    client.check_graphs(partition.graphs, settings)
+    if words := client.unread(partition.graphs, settings):
+        log(
+            INFO,
+            "client %d: %s of edges are not read by encoder %r; others are in"
+            " docs/methods.md#encoders",
+            client_id,
+            words,
+            settings.encoder,
+        )
     if site is not None:
         partition = noisy_partition(partition, site)
     elif resolved.privacy.edge_epsilon > 0:
