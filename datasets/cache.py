@@ -197,9 +197,9 @@ def _describe(array: NDArray[Any]) -> dict[str, Any]:
 
 def _open(entry: Path, kind: type[Record]) -> Record | None:
     """Open an entry, or return None if it is missing or damaged."""
-    if not entry.is_dir():
-        return None
     try:
+        if not entry.is_dir():
+            return None
         manifest = json.loads((entry / "manifest.json").read_text())
         values: dict[str, Any] = {}
         for name in (f.name for f in fields(kind)):
