@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import datasets
+from datasets.edge_items import edge_items
 from datasets.splits import mask_tasks
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphPartition, GraphSet, pointer
@@ -142,11 +143,15 @@ def with_tasks(partition: GraphPartition, kind: str = "binary") -> GraphPartitio
 def federation(settings: RunSettings, client_id: int) -> GraphPartition:
     """Stand in for ``datasets.load_partition``: clients of 20, 25, 30, ... graphs.
 
-    Or of so many nodes, where these are classified.
+    Or of so many nodes, where these are classified, or edges between them are learned.
     """
     kind, size = datasets.label_kind(settings), 20 + 5 * client_id
-    if kind == "nodes":
-        return make_node_partition(client_id, num_nodes=size)
+    if kind in ("nodes", "edges", "links"):
+        made = make_node_partition(client_id, num_nodes=size)
+        y, classes = made.graphs.y[made.graphs.edge_index[0]], ["a", "b", "c"]
+        graphs = replace(made.graphs, edge_y=y, edge_classes=classes)
+        made = replace(made, graphs=graphs) if kind == "edges" else made
+        return edge_items(made, settings)
     held_out = settings.held_out
     partition = make_partition(client_id, num_graphs=size, held_out=held_out)
     if kind == "classes":

@@ -165,6 +165,8 @@ CASES = sorted(
     [
         *METHODS,
         "local graph-embedding",
+        "fedavg edge-classification",
+        "gcfl+ link-prediction",
         *(f"{m} multi-task" for m in ("local", "fedavg", "fedprox", "gcfl+")),
     ]
 )
