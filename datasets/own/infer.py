@@ -306,14 +306,18 @@ def infer_schema(
             if column in (SPLIT, *names)
         ]
     else:
-        need_columns(tables.nodes, [LABEL])
+        learns_edges = LABEL in tables.edges.columns
+        if not (learns_edges and LABEL not in tables.nodes.columns):
+            need_columns(tables.nodes, [LABEL])
         if kind not in ("auto", "classes") or list(targets) not in ([], [LABEL]):
             raise DataError(
                 f"{folder} is one graph, whose column 'label' of nodes has classes;"
                 " leave --targets and --kind out"
             )
-        kind, names, found = "classes", (LABEL,), nodes
-    classes = _classes(found[names[0]], owner, notes) if kind == "classes" else ()
+        names = tuple({LABEL} & {*tables.nodes.columns})
+        kind, found = "classes", nodes
+    has_classes = bool(names) and kind == "classes"
+    classes = _classes(found[names[0]], owner, notes) if has_classes else ()
     made = [
         _feature(one, statistics=statistics, notes=notes)
         for column, one in nodes.items()
