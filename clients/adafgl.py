@@ -95,7 +95,6 @@ class AdaFGLClient(NodeClassifierClient[AdaFGLParams]):
     the client's state: from then on the branches predict.
     """
 
-    TAKES_ENCODER = False
     NOT_ELSEWHERE = (
         "clients of adafgl score by what they kept of their own graphs, which says"
         " nothing of others; take another method, or set it to 'own'"

@@ -98,11 +98,19 @@ class GraphClient(ClassicClient, Generic[P]):
     DATA: ClassVar[type[ClientData]] = ClientData
     # Its own model reads the direction of edges, repeated edges and loops.
     READS_EDGES: ClassVar[bool] = False
-    # Its model is that of the task, whose encoder a run may choose.
+    # Its model is that of the task, whose encoder a run may choose; never so in a class
+    # with a build_model of its own that does not say so.
     TAKES_ENCODER: ClassVar[bool] = False
     # Why its models cannot predict outside of a run, or other clients' items in it.
     WHY_NOT: ClassVar[str] = "its class has no function predict"
     NOT_ELSEWHERE: ClassVar[str] = ""
+
+    @override
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = vars(cls)
+        if "build_model" in own and "TAKES_ENCODER" not in own:
+            cls.TAKES_ENCODER = False
 
     def __init__(self, job: Job[P]) -> None:
         self.job, self.params, self.data = job, job.params, job.data
@@ -370,9 +378,11 @@ class GraphClient(ClassicClient, Generic[P]):
                 " that does, or merge edges in the schema"
             )
         if encoder == "gine" and not graphs.widths.get("num_edge_features"):
+            why = f"{graphs.name} has none"
+            why = why if settings.edge_features else "edge-features is false"
             raise DataError(
-                f"encoder 'gine' reads features of edges, {graphs.name} has none; set"
-                " encoder to 'gin' in the run config"
+                f"encoder 'gine' reads features of edges, but {why}; set encoder to"
+                " 'gin' in the run config"
             )
         weight = graphs.edge_weight
         if encoder == "gcn" and weight is not None and weight.min(initial=0) < 0:

@@ -36,7 +36,6 @@ from .task_covariance import (
 class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
     """Masked loss + lambda tr(Phi^T Omega^-1 Phi); Omega travels with the model."""
 
-    TAKES_ENCODER = False
     model: MultiTaskGNN
 
     @override

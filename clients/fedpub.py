@@ -115,7 +115,6 @@ class MaskedGNN(NodeGNN):
 class FedPubClient(NodeClassifierClient[FedPubParams]):
     """Weights and masks are trained together; masks stay here."""
 
-    TAKES_ENCODER = False
     model: MaskedGNN
 
     @override

@@ -101,7 +101,6 @@ class StarGNN(nn.Module):
 class FedStarClient(NodeClassifierClient[Settings]):
     """GNN of two channels; the structure encoding is computed once and then kept."""
 
-    TAKES_ENCODER = False
     model: StarGNN
 
     @override

@@ -338,6 +338,10 @@ def is_downloaded(settings: RunSettings) -> bool:
 
 def reads_edges(settings: RunSettings) -> bool:
     """Whether features of edges are read from a TU set's files."""
+    if is_plugin(settings.method):
+        clients = getattr(load(settings.method, object), "clients", {})
+        if any(client.READS_EDGES for client in clients.values()):
+            return True
     return settings.dataset in WITH_EDGES or settings.encoder != PAPER
 
 

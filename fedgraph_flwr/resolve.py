@@ -306,6 +306,9 @@ def _unread(
     known = {key for table in read for key in table.config_fields()}
     usual = defaults()
     who = {key: f"method {settings.method!r}" for key in usual if key not in known}
+    encoder = settings.encoder
+    of_encoder = {"direction": encoder == PAPER, "pna-degree": encoder != "pna"}
+    who |= {k: f"encoder {encoder!r}" for k, holds in of_encoder.items() if holds}
     fields = RunSettings.config_fields()
     if any(run_config[k] == AUTO for k, f in fields.items() if f.metadata["rule"].auto):
         data = f"dataset {settings.dataset!r} with partition {settings.partition!r}"

@@ -411,6 +411,16 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
     client = resolved.method.client
     spec = resolved.spec(**clients[min(clients)].widths)
     start = start_of(client, spec)
+    shapes = {n: a.shape for n, a in start.arrays().items()}
+    for info in {tuple(i.widths.values()): i for i in clients.values()}.values():
+        others = start_of(client, resolved.spec(**info.widths)).arrays()
+        if {n: a.shape for n, a in others.items()} != shapes:
+            raise ConfigError(
+                "clients differ in (features, classes, features of edges, of graphs):"
+                f" {shortened(widths)}, so that the tensors that they share have other"
+                " shapes; set encoder to one that does not read features of edges,"
+                " e.g. 'gin', or take one data set"
+            )
     if resolved.settings.never_train and (own := start.private()):
         raise ConfigError(
             "held-out-clients needs a model that travels as a whole, but clients keep"

@@ -66,6 +66,7 @@ class EdgeClassifierClient(NodeClassifierClient[P]):
     features.
     """
 
+    TAKES_ENCODER = True
     DATA: ClassVar[type[ClientData]] = EdgeData
     data: Any  # EdgeData, or LinkData
     model: EdgeGNN
@@ -120,6 +121,7 @@ class LinkPredictorClient(EdgeClassifierClient[P]):
     does not count.
     """
 
+    TAKES_ENCODER = True
     DATA: ClassVar[type[ClientData]] = LinkData
     data: LinkData
 

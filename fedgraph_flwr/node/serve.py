@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ from clients.store import (
 )
 
 from ..core import plugins
+from ..core.config import PAPER
 from ..core.data import GraphPartition, join_training
 from ..core.errors import ConfigError, DataError, FedGraphError, WireError, full_reason
 from ..core.privacy_settings import METRIC as PRIVACY
@@ -231,6 +232,18 @@ def _load(
             client_id,
             words,
             settings.encoder,
+        )
+    has_both = partition.graphs.is_undirected and settings.encoder != PAPER
+    if has_both and settings.direction != "both":
+        log(
+            WARNING,
+            "client %d: its graphs are undirected, direction %r%s; leave it out of the"
+            " run config",
+            client_id,
+            settings.direction,
+            " passes messages both ways, by two layers each"
+            if settings.direction == "separate"
+            else " is as 'both'",
         )
     if site is not None:
         partition = noisy_partition(partition, site)

@@ -18,6 +18,7 @@ from clients.tasks.edge_learner import EdgeData
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphPartition, GraphSet, pointer
 from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.server_app import common_start
 
 NONE = np.zeros(0, np.int64)
 DEGREE = 2.5
@@ -243,6 +244,8 @@ def test_what_an_encoder_cannot_read_is_refused():
             client.check_graphs(given, toys.run_settings(encoder=encoder))
     for method, changes, words in (
         ("fedgkd", {"encoder": "gin"}, "encoder must be 'paper' for fedgkd"),
+        ("fedgmtl", {"encoder": "gin"}, "encoder must be 'paper' for fedgmtl"),
+        ("examples.sage:METHOD", {"encoder": "gin"}, "encoder must be 'paper' for"),
         ("fedavg", {"encoder": "pna"}, "pna-degree must be above 0"),
         (
             "fedavg",
@@ -306,3 +309,22 @@ def test_later_edges_pass_no_message_if_items_are_split_by_time(is_by_time):
         expected = model(NodeData.collate(alone, toys.CPU).whole, None)
         torch.testing.assert_close(model(seen[name], None), expected)
         np.testing.assert_array_equal(seen[name].y, small.y)
+
+
+def test_keys_that_the_encoder_does_not_read_are_warned_of():
+    keys = {"direction": "forward", "pna-degree": 2.0}
+    for encoder, unread in (("paper", [*keys]), ("sage", ["pna-degree"]), ("pna", [])):
+        found = toys.resolved("fedavg", **keys, encoder=encoder).warnings
+        assert [w.split()[0] for w in found] == unread
+
+
+def test_shared_layers_of_other_widths_are_refused_at_roll_call():
+    """With convs alone shared, features may differ, but not those of edges."""
+    run = toys.resolved("fedavg", **{"encoder": "gine", "shared-group": "convs"})
+
+    def info(client, width):
+        return toys.info(client, num_features=4 + client, num_edge_features=width)
+
+    assert common_start(run, {0: info(0, 3), 1: info(1, 3)})
+    with pytest.raises(ConfigError, match="have other shapes"):
+        common_start(run, {0: info(0, 3), 1: info(1, 2)})
