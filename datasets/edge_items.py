@@ -16,6 +16,7 @@ from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 
 from .catalog import label_kind
 from .node_clients import TEST, TRAIN, VAL, draw_roles, with_roles
+from .splits import by_time
 from .tabular.encode import NO_ROLE
 
 LINK = "link"  # name of the one target of link prediction
@@ -215,23 +216,8 @@ def _roles(
             f"split is 'time', but edges of {graphs.name} have no time; name its"
             " column in [edges] of the schema, or set split to 'random'"
         )
-    times = graphs.edge_time[edges]
-    counts = np.bincount(drawn, minlength=3)
-    order = np.argsort(times, kind="stable")
-    roles = np.full(len(edges), TEST)
-    roles[order[: counts[TRAIN]]] = TRAIN
-    roles[order[counts[TRAIN] : counts[TRAIN] + counts[VAL]]] = VAL
-    for earlier, later in ((TRAIN, VAL), (VAL, TEST)):  # of one time: the later part
-        if (of_both := roles == earlier).any():
-            cut = times[roles >= later].min(initial=np.inf)
-            roles[of_both & (times >= cut)] = later
-    if len(np.unique(roles)) < len((TRAIN, VAL, TEST)):
-        raise DataError(
-            f"split 'time' leaves no edge of {graphs.name} to train, to validate or to"
-            " test: too many have the same time; give finer times, or set split to"
-            " 'random'"
-        )
-    return roles
+    counts = tuple(np.bincount(drawn, minlength=3).tolist())
+    return by_time(graphs.edge_time[edges], counts, f"edges of {graphs.name}")
 
 
 def _as(partition: GraphPartition, made: GraphPartition) -> GraphPartition:

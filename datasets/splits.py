@@ -19,7 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.core.config import RunSettings
-from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray, pointer
+from fedgraph_flwr.core.data import (
+    SPLITS,
+    GraphPartition,
+    GraphSet,
+    IntArray,
+    pointer,
+)
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.seeding import numpy_rng
 
@@ -48,6 +54,18 @@ def split_graphs(
         seed=settings.split_seed,
         held_out=settings.held_out,
     )
+    if settings.split == "time":
+        if graphs.time is None:
+            raise DataError(
+                f"split is 'time', but graphs of client {client_id} have no time; name"
+                " its column as time in the schema, or set split to 'random'"
+            )
+        counts, what = (
+            (len(train), len(val), len(test)),
+            f"graphs of client {client_id}",
+        )
+        roles = by_time(graphs.time, counts, what)
+        train, val, test = (np.flatnonzero(roles == role) for role in range(3))
     return GraphPartition(
         client_id=client_id,
         graphs=graphs,
@@ -57,6 +75,39 @@ def split_graphs(
         test=test,
         **more,
     )
+
+
+def by_time(times: NDArray[np.float64], counts: tuple[int, ...], what: str) -> IntArray:
+    """Role of each item: the oldest train (0), the newest test (2), others validate.
+
+    Items of one time are in one part, the later one.
+
+    Parameters
+    ----------
+    times : array, shape (num_items,)
+    counts : tuple of int
+        How many items have each role, but for items of one time.
+    what : str
+        The items, in words.
+
+    Raises
+    ------
+    DataError
+        A part would have none.
+    """
+    roles = np.full(len(times), 2)
+    order = np.argsort(times, kind="stable")
+    roles[order[: counts[0]]] = 0
+    roles[order[counts[0] : counts[0] + counts[1]]] = 1
+    for earlier in (0, 1):
+        cut = times[roles > earlier].min(initial=np.inf)
+        roles[(roles == earlier) & (times >= cut)] = earlier + 1
+    if len(np.unique(roles)) < len(SPLITS):
+        raise DataError(
+            f"split 'time' leaves no {what} to train, to validate or to test: too many"
+            " have the same time; give finer times, or set split to 'random'"
+        )
+    return roles
 
 
 def split_client(
@@ -147,7 +198,20 @@ _FEW_PAIRS = 1_000_000  # of a graph: up to so many, pairs without an edge are l
 
 
 def check_noise(settings: RunSettings, label_kind: str) -> None:
-    """Refuse noise on labels that are numbers: no other class could replace them."""
+    """Refuse noise on labels that are numbers, and on edges that are learned.
+
+    No other class could replace a number; and edges would not be those of the items.
+    """
+    if label_kind in ("edges", "links"):
+        for key, share in (
+            ("split-noise-edges", settings.split_noise_edges),
+            ("split-noise-labels", settings.split_noise_labels),
+        ):
+            if share:
+                raise ConfigError(
+                    f"{key} must be 0 where edges are learned, got {share:g}; set it to"
+                    " 0 in the run config"
+                )
     if settings.split_noise_labels and label_kind == "regression":
         raise ConfigError(
             f"split-noise-labels must be 0 for labels that are numbers, got"

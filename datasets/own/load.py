@@ -197,6 +197,11 @@ def own_graphs_client(settings: RunSettings, client_id: int) -> GraphPartition:
             " this client out"
         )
     rows, source = np.array(data.row), f"{folder.name}/graphs"
+    if data.has_split and settings.split == "time":
+        raise DataError(
+            f"split is 'time', but client {client_id} has a column 'split' in {folder};"
+            " delete that column, or set split to 'random' to use it"
+        )
     if data.has_split and settings.held_out > 0:
         made = with_roles(client_id, graphs, rows, _given(data, folder, client_id))
         made = replace(made, source=source)

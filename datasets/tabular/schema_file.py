@@ -205,7 +205,7 @@ class Schema:
     edge_features, graph_features : tuple of Feature
         Columns of ``edges`` and of ``graphs``, in the order of encoded columns.
     time : str
-        Column of graphs, or of nodes, that says when each came about; "" for none.
+        Column of graphs that says when each came about; "" for none.
     """
 
     dataset: str
@@ -339,11 +339,12 @@ class _File(BaseModel):
         if target:
             _check_target(target, is_nodes=is_nodes)
         _check_edges(edges, is_nodes=is_nodes)
+        if self.time and is_nodes:
+            raise ValueError(f"time must be left out for {GRAPH_CSV}; edges have one")
         if self.graph_feature and is_nodes:
             raise ValueError(f"[[graph_feature]] must not be there for {GRAPH_CSV}")
         answers = [*(target.columns if target else ()), self.time]
-        of_units = answers if is_nodes else [self.time]
-        _check_features("feature", self.feature, of_units if is_nodes else [])
+        _check_features("feature", self.feature, answers if is_nodes else [])
         _check_features("edge_feature", self.edge_feature, edges.columns)
         _check_features("graph_feature", self.graph_feature, answers)
         if bool(self.degree) == bool(self.feature):

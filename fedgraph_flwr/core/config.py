@@ -299,9 +299,8 @@ class RunSettings(Settings):
     held_out: float = number("auto", 0, 1, high_open=True, auto=True)
     """Share of each client's graphs, or of all nodes, kept from training: half
     validates, half tests."""
-    split: str = choice("random", "random", "time", "scaffold")
-    """How items are held out: at random, the newest (`time`), or molecules of other
-    Bemis-Murcko scaffolds."""
+    split: str = choice("random", "random", "time")
+    """How items are held out: at random, or the newest (`time`)."""
     features: str = choice(
         "auto",
         "labels",

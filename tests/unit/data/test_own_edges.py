@@ -16,7 +16,8 @@ from datasets.own.graph_tables import build
 from datasets.own.load import own_graph_client
 from datasets.tabular.schema_file import read_schema
 from fedgraph_flwr.core.data import GraphSet
-from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.resolve import defaults, resolve
 
 HEAD = 'format = 1\ndataset = "graph-csv"\n'
 TARGET = '[target]\nkind = "classes"\ncolumns = ["label"]\nclasses = ["no", "yes"]\n'
@@ -308,3 +309,76 @@ def test_a_row_that_does_not_fit_is_no_edge_and_is_told(tmp_path):
 
 def test_there_are_forty_malformed_tables():
     assert len(MALFORMED) >= 40
+
+
+def test_graphs_have_features_and_times_and_the_newest_test(tmp_path):
+    folder, rng = tmp_path / "g", np.random.default_rng(1)
+    folder.mkdir()
+    count = 30
+    graphs = pd.DataFrame(
+        {
+            "graph": [f"g{k}" for k in range(count)],
+            "label": rng.choice(["no", "yes"], count),
+            "age": rng.integers(20, 80, count),
+            "sex": rng.choice(["f", "m"], count),
+            "seen": pd.date_range("2024-01-01", periods=count).strftime("%Y-%m-%d"),
+        }
+    ).sample(frac=1, random_state=0)
+    graphs.to_csv(folder / "graphs.csv", index=False)
+    nodes = [(g, n, n % 2) for g in graphs.graph for n in range(3)]
+    pd.DataFrame(nodes, columns=["graph", "node", "x"]).to_csv(
+        folder / "nodes.csv", index=False
+    )
+    edges = [(g, 0, 1, 0.5) for g in graphs.graph]
+    pd.DataFrame(edges, columns=["graph", "source", "target", "weight"]).to_csv(
+        folder / "edges.csv", index=False
+    )
+    (folder / "schema.toml").write_text(
+        'format = 1\ndataset = "graphs-csv"\ntime = "seen"\n'
+        + TARGET
+        + '[edges]\nweight = "weight"\n[[feature]]\ncolumn = "x"\nkind = "number"\n'
+        '[[graph_feature]]\ncolumn = "age"\nkind = "number"\nshift = 50.0\n'
+        '[[graph_feature]]\ncolumn = "sex"\nkind = "category"\n'
+        'categories = ["f", "m"]\n'
+    )
+    settings = toys.run_settings(
+        dataset="graphs-csv",
+        data_dir=str(folder),
+        num_clients=1,
+        partition="files",
+        features="schema",
+        csv_label_kind="classes",
+        held_out=0.4,
+        split="time",
+    )
+    found = load_partition(settings, 0)
+    expected = np.stack(
+        [graphs.age - 50, graphs.sex == "f", graphs.sex == "m"], axis=1
+    ).astype(np.float32)
+    np.testing.assert_array_equal(found.graphs.graph_x, expected)
+    assert found.graphs.widths["num_graph_features"] == 3
+    days = pd.to_datetime(graphs.seen).to_numpy()
+    parts = [days[found.positions(name)] for name in ("train", "val", "test")]
+    assert parts[0].max() < parts[1].min()
+    assert parts[1].max() < parts[2].min()
+    assert sum(map(len, parts)) == count
+
+
+def test_settings_that_mean_nothing_for_the_data_are_refused():
+    for changes, words in (
+        ({"split": "time"}, "split must be 'random' for dataset 'synthetic'"),
+        (
+            {"dataset": "planted", "task": "link-prediction", "split-noise-edges": 0.1},
+            "split-noise-edges must be 0 where edges are learned",
+        ),
+        (
+            {
+                "dataset": "planted",
+                "task": "link-prediction",
+                "split-noise-labels": 0.1,
+            },
+            "split-noise-labels must be 0 where edges are learned",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            resolve({**defaults(), "method": "fedavg", **changes})
