@@ -120,10 +120,13 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
             data.bad,
         )
     dropped = [f"{data.num_dropped} row(s)"] if data.num_dropped else []
+    why_dropped = "dropped, as they join a node to itself"
+    if schema.edges is None:
+        why_dropped = "repeat an edge, or join a node to itself"
     for words, found in (
         ("left out, as rows do not fit or name what is elsewhere", data.left_out),
         ("not used", data.not_used),
-        ("repeat an edge, or join a node to itself", dropped),
+        (why_dropped, dropped),
     ):
         if found:
             warn_once(f"{folder}: {words}: {', '.join(found)}")
@@ -131,8 +134,9 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
         warn_once(f"{folder}: {remark}")
     if data.has_split:
         is_read = settings.dataset == GRAPH_CSV or settings.held_out > 0
+        is_read &= settings.task not in OF_EDGES
         decides = "decides; held-out and split-seed are not read"
-        none = "is not used, as held-out is 0: all graphs train"
+        none = "is not used, as held-out is 0, or edges are learned"
         warn_once(f"{folder}: column split {decides if is_read else none}")
     return folder, data
 
