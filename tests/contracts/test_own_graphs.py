@@ -7,7 +7,7 @@ from matrix import mostly_slow
 from fedgraph_flwr import server_app
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError
 from fedgraph_flwr.core.seeding import numpy_rng
-from fedgraph_flwr.core.tasks import LABEL_KINDS
+from fedgraph_flwr.core.tasks import LABEL_KINDS, OF_EDGES
 from fedgraph_flwr.node import serve
 from fedgraph_flwr.registry import METHODS, on_data
 from fedgraph_flwr.results.reader import load_summary
@@ -38,6 +38,15 @@ def cases():
     ]
 
 
+ONE_GRAPH = "nodes", "edges", "links"
+TASK_OF = {kind: key for key, kind in OF_EDGES.items()}
+EDGES = """[edges]
+directed = true
+repeats = "keep"
+label = "fraud"
+classes = ["no", "yes"]
+"""
+
 # one for each kind of client
 FAST = [
     ("gcfl+", "classes"),
@@ -46,6 +55,8 @@ FAST = [
     ("fclg", "classes"),
     ("fedgkd", "nodes"),
     ("fedsage+", "nodes"),
+    ("fedavg", "edges"),
+    ("fedavg", "links"),
 ]
 
 
@@ -58,7 +69,8 @@ def start(tmp_path, monkeypatch, task_identity):
         serve.kept_data.clear()
         own = {
             "method": method,
-            "dataset": "graph-csv" if kind == "nodes" else "graphs-csv",
+            "dataset": "graph-csv" if kind in ONE_GRAPH else "graphs-csv",
+            "task": TASK_OF.get(kind, "auto"),
             "num-clients": 2,
             "num-server-rounds": 1,
             "hidden-dim": 4,
@@ -70,7 +82,7 @@ def start(tmp_path, monkeypatch, task_identity):
             "cache-dir": str(tmp_path / "cache"),
             "results-dir": str(tmp_path / name / "results"),
             "state-dir": str(tmp_path / name / "state"),
-            **({} if kind == "nodes" else {"csv-label-kind": kind}),
+            **({} if kind in ONE_GRAPH else {"csv-label-kind": kind}),
             **OWN.get(method, {}),
             **config,
         }
@@ -82,17 +94,22 @@ def start(tmp_path, monkeypatch, task_identity):
 
 
 def write_site(folder, kind, seed, schema=False):
-    """Write 16 small graphs, or one of 24 nodes of which every fourth has no label."""
+    """Write 16 small graphs, or one of 24 nodes of which every fourth has no label.
+
+    Its edges have a class, and are directed and repeated, where these are learned.
+    """
     rng = numpy_rng(seed, "site")
     head = own_files.SCHEMA
-    if kind == "nodes":
+    if kind in ONE_GRAPH:
         labels = ["" if i % 4 == 0 else rng.choice(["ok", "bad"]) for i in range(24)]
         nodes = [f"{i},{rng.normal():.2f},{label}" for i, label in enumerate(labels)]
         edges = [f"{a},{b}" for a, b in rng.integers(0, 24, (40, 2)).tolist()]
-        tables = rows("node,age,label", nodes), rows("source,target", edges)
-        own_files.write_graph(
-            folder, *tables, own_files.NODE_SCHEMA if schema else None
-        )
+        ends, head = "source,target", own_files.NODE_SCHEMA
+        if kind == "edges":
+            edges = [f"{edge},{rng.choice(['no', 'yes'])}" for edge in edges]
+            ends, head = f"{ends},fraud", head + EDGES
+        tables = rows("node,age,label", nodes), rows(ends, edges)
+        own_files.write_graph(folder, *tables, head if schema else None)
         return
     names, answers = {
         "classes": ("label", lambda _: rng.choice(["no", "yes"])),
@@ -139,7 +156,7 @@ def test_every_method_runs_on_own_graphs(start, tmp_path, method, kind):
     assert len(summary["weights_sha256"]) == 64
 
 
-@pytest.mark.parametrize("kind", mostly_slow([*_WHOLE, "nodes"], fast=["nodes"]))
+@pytest.mark.parametrize("kind", mostly_slow([*_WHOLE, *ONE_GRAPH], fast=["nodes"]))
 def test_sites_of_their_own_compute_what_a_simulation_does(start, tmp_path, kind):
     write_federation(tmp_path / "data", kind)
     simulated, _ = start("fedavg", kind)
