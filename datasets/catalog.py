@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from types import MappingProxyType
 
 from fedgraph_flwr.core.config import PAPER, RunSettings
 from fedgraph_flwr.core.errors import ConfigError, unknown_name
+from fedgraph_flwr.core.method import Method
 from fedgraph_flwr.core.plugins import is_plugin, load
 from fedgraph_flwr.core.rules import Value, shown
 from fedgraph_flwr.core.tasks import OF_EDGES
@@ -339,8 +341,10 @@ def is_downloaded(settings: RunSettings) -> bool:
 def reads_edges(settings: RunSettings) -> bool:
     """Whether features of edges are read from a TU set's files."""
     if is_plugin(settings.method):
-        clients = getattr(load(settings.method, object), "clients", {})
-        if any(client.READS_EDGES for client in clients.values()):
+        rows = load(settings.method, Method).clients.values()
+        named = [n for row in rows for n in (row if isinstance(row, tuple) else (row,))]
+        made = (resolve_name(n) if isinstance(n, str) else n for n in named)
+        if any(getattr(one, "READS_EDGES", False) for one in made):
             return True
     return settings.dataset in WITH_EDGES or settings.encoder != PAPER
 

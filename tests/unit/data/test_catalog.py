@@ -4,6 +4,7 @@ import pytest
 import toys
 
 import datasets
+from datasets.catalog import reads_edges
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.resolve import defaults, resolve
@@ -94,3 +95,13 @@ def test_all_tensors_are_shared_where_clients_have_the_same_shapes(
 ):
     config = {**defaults(), **BY_HAND, "method": method, "dataset": dataset}
     assert resolve(config).settings.shared_group == group
+
+
+@pytest.mark.parametrize(
+    ("example", "reads"),
+    [("rooted", False), ("pulled", False), ("sage", False), ("gine", True)],
+)
+def test_a_plug_ins_client_says_whether_edges_of_tu_sets_are_read(example, reads):
+    """However it is named: by text, as a class, or as mixins before one."""
+    config = {**defaults(), "method": f"examples.{example}:METHOD", "dataset": "MUTAG"}
+    assert reads_edges(resolve(config).settings) is reads
