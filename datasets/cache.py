@@ -427,6 +427,31 @@ def raw_folder(
     return raw
 
 
+def kept_files(
+    what: str,
+    collection: str,
+    below: str,
+    names: Sequence[str],
+    *,
+    data_dir: str,
+    cache_dir: str,
+) -> list[Path]:
+    """Find the files of a set that is never downloaded; see :func:`raw_folder`."""
+    folder = raw_folder(
+        what,
+        collection,
+        [below],
+        names,
+        data_dir=data_dir,
+        cache=cache_root(cache_dir),
+        kept="",
+        pin="",
+        addresses=None,
+        cure="put the files there (datasets/README.md says where they come from)",
+    )
+    return [folder / name for name in names]
+
+
 def _download(
     targets: Mapping[Path, str],
     entry: Path,

@@ -60,40 +60,32 @@ def classified_edges(
             " learns; name their column in the schema, as label of [edges], or set"
             " task to 'link-prediction'"
         )
-    is_item = graphs.edge_y >= 0
-    if graphs.is_undirected:
-        is_item &= graphs.edge_index[0] <= graphs.edge_index[1]
-    items = np.flatnonzero(is_item)
-    y = graphs.edge_y[items]
-    roles = _roles(graphs, items, partition.client_id, settings, y=y)
-    is_by_time = settings.split == "time"
-    learned = replace(
-        graphs,
-        y=y,
-        num_classes=len(graphs.edge_classes),
-        classes=list(graphs.edge_classes),
-        pairs=graphs.edge_index[:, items].astype(np.int64),
-        item_edge=items,
-        time=graphs.edge_time[items]
-        if is_by_time and graphs.edge_time is not None
-        else None,
-    )
+    learned = as_items(graphs, only_known=True)
+    items = np.asarray(learned.item_edge)
+    roles = _roles(graphs, items, partition.client_id, settings, y=learned.y)
+    if settings.split == "time" and graphs.edge_time is not None:
+        learned = replace(learned, time=graphs.edge_time[items])
     made = with_roles(partition.client_id, learned, items, roles)
     return _as(partition, made)
 
 
-def every_edge(graphs: GraphSet) -> GraphSet:
-    """Make all edges the items, without classes; an undirected edge is one."""
-    source, target = graphs.edge_index
-    items = np.arange(len(source))
+def as_items(graphs: GraphSet, *, only_known: bool = False) -> GraphSet:
+    """Make all edges the items, or those whose class is known.
+
+    An undirected edge is one item.
+    """
+    assert graphs.edge_y is not None
+    is_item = graphs.edge_y >= 0 if only_known else np.ones(len(graphs.edge_y), bool)
     if graphs.is_undirected:
-        items = np.flatnonzero(source <= target)
+        is_item &= graphs.edge_index[0] <= graphs.edge_index[1]
+    items = np.flatnonzero(is_item)
     return replace(
         graphs,
-        y=np.full(len(items), -1),
+        y=graphs.edge_y[items],
+        num_classes=len(graphs.edge_classes),
+        classes=list(graphs.edge_classes),
         pairs=graphs.edge_index[:, items].astype(np.int64),
         item_edge=items,
-        num_classes=len(graphs.edge_classes),
         time=None,
     )
 

@@ -409,11 +409,14 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
         degree = mean_degree(clients)
         resolved = replace(resolved, settings=replace(settings, pna_degree=degree))
     client = resolved.method.client
-    spec = resolved.spec(**clients[min(clients)].widths)
-    start = start_of(client, spec)
+    first = clients[min(clients)].widths
+    start = start_of(client, resolved.spec(**first))
     shapes = {n: a.shape for n, a in start.arrays().items()}
-    for info in {tuple(i.widths.values()): i for i in clients.values()}.values():
-        others = start_of(client, resolved.spec(**info.widths)).arrays()
+    others_of = {
+        tuple(w.values()): w for i in clients.values() if (w := i.widths) != first
+    }
+    for width in others_of.values():
+        others = start_of(client, resolved.spec(**width)).arrays()
         if {n: a.shape for n, a in others.items()} != shapes:
             raise ConfigError(
                 "clients differ in (features, classes, features of edges, of graphs):"

@@ -54,6 +54,11 @@ TINY: Mapping[str, Value] = {
     "shared-group": "convs",
     "device": "cpu",
 }
+_ONE_GRAPH: Mapping[str, Value] = {
+    "dataset": "planted",
+    "shared-group": "all",
+    "local-epochs": 2,  # of one step each, the first where nothing has drifted yet
+}
 OF_TASK: Mapping[str, Mapping[str, Value]] = {
     GRAPH_EMBEDDING.name: {
         "shared-group": "all",
@@ -67,16 +72,9 @@ OF_TASK: Mapping[str, Mapping[str, Value]] = {
         "shared-group": "all",
         "batch-size": 8,
     },
-    NODE_CLASSIFICATION.name: {
-        "dataset": "planted",
-        "shared-group": "all",
-        "local-epochs": 2,  # of one step each, the first where nothing has drifted yet
-    },
-}
-OF_TASK = {
-    **OF_TASK,
-    EDGE_CLASSIFICATION.name: OF_TASK[NODE_CLASSIFICATION.name],
-    LINK_PREDICTION.name: {**OF_TASK[NODE_CLASSIFICATION.name], "negatives": 3},
+    NODE_CLASSIFICATION.name: _ONE_GRAPH,
+    EDGE_CLASSIFICATION.name: _ONE_GRAPH,
+    LINK_PREDICTION.name: {**_ONE_GRAPH, "negatives": 3},
 }
 OF_CASE: Mapping[str, Mapping[str, Value]] = read_toml(
     Path(__file__).with_suffix(".toml")

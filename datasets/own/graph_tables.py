@@ -44,7 +44,7 @@ from ..tabular.rows import (
     read_units,
     remark,
 )
-from ..tabular.schema_file import GRAPHS_CSV, KEYS, MERGE, Edges, Schema
+from ..tabular.schema_file import GRAPHS_CSV, KEYS, MERGE, Schema
 from ..tabular.table import SPLIT, Table, Tables, find_tables, unchanged
 
 _VERSION = 11  # part of every fingerprint: raise it when tables are read otherwise
@@ -236,7 +236,7 @@ def build(
         num_features=schema.width,
         num_classes=schema.num_outputs,
         is_undirected=not (schema.edges and schema.edges.directed),
-        is_simple=schema.edges is None or is_simple(schema.edges),
+        is_simple=schema.edges is None or schema.edges.is_simple,
         num_edge_features=schema.edge_width,
         edge_classes=list(schema.edges.classes) if schema.edges else [],
         time=None if units.time is None else units.time[keep],
@@ -486,11 +486,6 @@ def _merged(
     parts = [sums / count[:, None], np.log(count)[:, None]]
     found["edge_attr"] = np.concatenate(parts, axis=1).astype(np.float32)
     return ends[:, first], found
-
-
-def is_simple(edges: Edges) -> bool:
-    """Whether no edge is repeated, or joins a node to itself."""
-    return edges.repeats == MERGE and not edges.self_loops
 
 
 def _count_dropped(ends: IntArray, num_nodes: int, schema: Schema) -> int:

@@ -14,7 +14,7 @@ from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.tasks import OF_EDGES
 
 from ..catalog import find_dataset, has_own_graphs, has_schema, reads_edges
-from ..edge_items import every_edge
+from ..edge_items import as_items
 from ..molecules import (
     SMILES_CSV,
     MoleculeBuilder,
@@ -119,7 +119,7 @@ def _tables(settings: RunSettings, path: Path, schema: str) -> NewItems:
                 f"task {settings.task!r} has no form for new items; --test predicts the"
                 " test items of the run"
             )
-        graphs = every_edge(made)
+        graphs = as_items(made)
         lines = find_tables(path, whole_graphs=False).edges.rows.lines
         names = [str(lines[row]) for row in made.edge_row[graphs.item_edge]]
         return NewItems(graphs=graphs, names=names, column="line", unfit=unfit)

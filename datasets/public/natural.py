@@ -26,8 +26,8 @@ from ..cache import (
     cache_root,
     checksum,
     fingerprint_files,
+    kept_files,
     open_or_build,
-    raw_folder,
 )
 from .tu import find_raw, load_tu
 
@@ -66,13 +66,11 @@ def degree_bins(degrees: IntArray) -> NDArray[np.uint8]:
 
 def _cached(
     name: str,
-    files: Callable[[Path], list[Path]],
+    paths: list[Path],
     build: Callable[[list[Path]], GraphSet],
     cache_dir: str,
 ) -> GraphSet:
     """Graphs of files, whose checksum they get, from the cache."""
-    cache = cache_root(cache_dir)
-    paths = files(cache)
 
     def convert(_: Path) -> GraphSet:
         try:
@@ -85,31 +83,8 @@ def _cached(
             ) from error
 
     return open_or_build(
-        cache / f"{name}-{fingerprint_files(paths)}", GraphSet, convert
+        cache_root(cache_dir) / f"{name}-{fingerprint_files(paths)}", GraphSet, convert
     )
-
-
-def _files(
-    what: str, collection: str, below: str, names: list[str], data_dir: str
-) -> Callable[[Path], list[Path]]:
-    """Return a function that finds files, which are never downloaded."""
-
-    def find(cache: Path) -> list[Path]:
-        found = raw_folder(
-            what,
-            collection,
-            [below],
-            names,
-            data_dir=data_dir,
-            cache=cache,
-            kept="",
-            pin="",
-            addresses=None,
-            cure="put the files there (datasets/README.md says where they come from)",
-        )
-        return [found / name for name in names]
-
-    return find
 
 
 def _one_graph(name: str, x: NDArray[Any], edges: IntArray, y: IntArray) -> GraphSet:
@@ -142,8 +117,9 @@ def _twitch(member: str, data_dir: str, cache_dir: str) -> GraphSet:
         return _one_graph("twitch", x, edges, parts["mature"])
 
     what = f"Twitch {member}"
-    files = _files(what, "twitch", ".", [f"{member}.npz"], data_dir)
-    return _cached(f"twitch-{member}", files, build, cache_dir)
+    dirs = {"data_dir": data_dir, "cache_dir": cache_dir}
+    paths = kept_files(what, "twitch", ".", [f"{member}.npz"], **dirs)
+    return _cached(f"twitch-{member}", paths, build, cache_dir)
 
 
 def _airports(member: str, data_dir: str, cache_dir: str) -> GraphSet:
@@ -161,8 +137,10 @@ def _airports(member: str, data_dir: str, cache_dir: str) -> GraphSet:
         return replace(made, x=degree_bins(made.degrees()))
 
     files = [f"labels-{region}-airports.txt", f"{region}-airports.edgelist"]
-    find = _files(f"airports {member}", "airports", f"{region}/raw", files, data_dir)
-    return _cached(f"airports-{member}", find, build, cache_dir)
+    what, below = f"airports {member}", f"{region}/raw"
+    dirs = {"data_dir": data_dir, "cache_dir": cache_dir}
+    paths = kept_files(what, "airports", below, files, **dirs)
+    return _cached(f"airports-{member}", paths, build, cache_dir)
 
 
 def _abide(member: str, data_dir: str, cache_dir: str) -> GraphSet:
@@ -207,8 +185,9 @@ def _abide(member: str, data_dir: str, cache_dir: str) -> GraphSet:
         )
 
     files = ["subjects.csv", "fc_ho.npz"]
-    find = _files("ABIDE", "abide", ".", files, data_dir)
-    return _cached(f"abide-{member}", find, build, cache_dir)
+    dirs = {"data_dir": data_dir, "cache_dir": cache_dir}
+    paths = kept_files("ABIDE", "abide", ".", files, **dirs)
+    return _cached(f"abide-{member}", paths, build, cache_dir)
 
 
 def _ptc(member: str, data_dir: str, cache_dir: str) -> GraphSet:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedgraph_flwr.core.data import GraphSet, IntArray, pointer
 from fedgraph_flwr.core.errors import DataError
 
-from ..cache import cache_root, checksum, fingerprint_files, open_or_build, raw_folder
+from ..cache import cache_root, checksum, fingerprint_files, kept_files, open_or_build
 
 # Columns of a file by name
 Columns = Mapping[str, NDArray[Any]]
@@ -106,13 +106,12 @@ def load_transfers(name: str, *, data_dir: str = "", cache_dir: str = "") -> Gra
     DataError
         Files are missing or cannot be read.
     """
-    cache = cache_root(cache_dir)
-    accounts, transfers = _paths(name, data_dir, cache)
+    accounts, transfers = paths = _paths(name, data_dir, cache_dir)
 
     def convert(_: Path) -> GraphSet:
         try:
             found = TRANSFERS[name].make(_read(accounts), _read(transfers))
-            digest = checksum([accounts, transfers])
+            digest = checksum(paths)
         except (OSError, ValueError, KeyError, IndexError) as error:
             raise DataError(
                 f"cannot read {name} in {accounts.parent}: {error!r}; fetch the data"
@@ -120,33 +119,21 @@ def load_transfers(name: str, *, data_dir: str = "", cache_dir: str = "") -> Gra
             ) from error
         return replace(_graph(name, *found), raw_sha256=digest)
 
-    mark = fingerprint_files([accounts, transfers])
-    return open_or_build(cache / f"{name}-{mark}", GraphSet, convert)
+    entry = cache_root(cache_dir) / f"{name}-{fingerprint_files(paths)}"
+    return open_or_build(entry, GraphSet, convert)
 
 
 def given_tests(name: str, *, data_dir: str = "", cache_dir: str = "") -> IntArray:
     """Nodes that the publisher tests on; empty if roles are to be drawn."""
-    columns = _read(_paths(name, data_dir, cache_root(cache_dir))[0])
+    columns = _read(_paths(name, data_dir, cache_dir)[0])
     if "split" not in columns:
         return np.zeros(0, np.int64)
     return np.sort(columns["id"][columns["split"] == "test"].astype(np.int64) - 1)
 
 
-def _paths(name: str, data_dir: str, cache: Path) -> tuple[Path, Path]:
-    raw = TRANSFERS[name]
-    folder = raw_folder(
-        name,
-        raw.folder,
-        ["."],
-        [raw.accounts, raw.transfers],
-        data_dir=data_dir,
-        cache=cache,
-        kept="",
-        pin="",
-        addresses=None,
-        cure="put the files there (datasets/README.md says where they come from)",
-    )
-    return folder / raw.accounts, folder / raw.transfers
+def _paths(name: str, data_dir: str, cache_dir: str) -> list[Path]:
+    raw, dirs = TRANSFERS[name], {"data_dir": data_dir, "cache_dir": cache_dir}
+    return kept_files(name, raw.folder, ".", [raw.accounts, raw.transfers], **dirs)
 
 
 def _read(path: Path) -> Columns:

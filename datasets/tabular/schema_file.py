@@ -173,6 +173,11 @@ class Edges:
     outside: Literal["refuse", "drop", "node"] = "refuse"
 
     @property
+    def is_simple(self) -> bool:
+        """Whether no edge is repeated, or joins a node to itself."""
+        return self.repeats == MERGE and not self.self_loops
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Columns beside both ends and features."""
         return tuple(c for c in (self.weight, self.time, self.label) if c)

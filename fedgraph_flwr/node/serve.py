@@ -249,7 +249,7 @@ def _load(
         partition = noisy_partition(partition, site)
     elif resolved.privacy.edge_epsilon > 0:
         bare = replace(partition, graphs=partition.graphs.without_edges())
-        data = resolved.method.client.DATA.collate(bare, device)
+        data = client.DATA.collate(bare, device)
         return replace(data, partition=partition)
     return _collated(resolved, partition, device)
 

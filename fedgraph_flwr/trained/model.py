@@ -257,7 +257,7 @@ class TrainedModel:
         tasks = list(self.about.outputs) if has_tasks else []
         items = datasets.load_new(settings, Path(path), tasks, schema=self.about.schema)
         self._check(items.graphs)
-        new = _all_to_test(items.graphs, self.about.kind)
+        new = _all_to_test(items.graphs)
         if self.about.kind == "regression":
             new = replace(new, scales=datasets.target_scales(settings, tasks))
         found = self.outputs(new)
@@ -515,10 +515,8 @@ def _as_in_a_run(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _all_to_test(graphs: GraphSet, kind: str) -> GraphPartition:
-    count = graphs.num_nodes if kind == "nodes" else len(graphs)
-    if graphs.pairs is not None:
-        count = graphs.pairs.shape[1]
+def _all_to_test(graphs: GraphSet) -> GraphPartition:
+    count = len(graphs.y)
     return GraphPartition(
         client_id=0,
         graphs=graphs,
