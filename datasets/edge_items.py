@@ -203,13 +203,9 @@ def _roles(
     drawn = draw_roles(len(edges), held_out=share, seed=seed, what="edges", y=y)
     if settings.split != "time":
         return drawn
-    if graphs.edge_time is None:
-        raise DataError(
-            f"split is 'time', but edges of {graphs.name} have no time; name its"
-            " column in [edges] of the schema, or set split to 'random'"
-        )
+    times = None if graphs.edge_time is None else graphs.edge_time[edges]
     counts = tuple(np.bincount(drawn, minlength=3).tolist())
-    return by_time(graphs.edge_time[edges], counts, f"edges of {graphs.name}")
+    return by_time(times, counts, f"edges of {graphs.name}")
 
 
 def _as(partition: GraphPartition, made: GraphPartition) -> GraphPartition:

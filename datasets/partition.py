@@ -281,12 +281,12 @@ def check_settings(settings: RunSettings) -> None:
             " task-masks in the run config, or dataset to one with several labels"
         )
     check_noise(settings, label_kind(settings))
-    has_times = info.name == GRAPHS_CSV or label_kind(settings) in ("edges", "links")
+    has_times = info.name in _FROM_TABLES or label_kind(settings) in ("edges", "links")
     if settings.split == "time" and not has_times:
         raise ConfigError(
             f"split must be 'random' for dataset {info.name!r} and task"
-            f" {settings.task!r}, got 'time': only edges, and graphs of"
-            f" {GRAPHS_CSV!r}, have times; set split in the run config"
+            f" {settings.task!r}, got 'time': only edges and own tables have times; set"
+            " split in the run config"
         )
     check_scales(settings)
     if info.name == SMILES_CSV:

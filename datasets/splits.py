@@ -55,16 +55,8 @@ def split_graphs(
         held_out=settings.held_out,
     )
     if settings.split == "time":
-        if graphs.time is None:
-            raise DataError(
-                f"split is 'time', but graphs of client {client_id} have no time; name"
-                " its column as time in the schema, or set split to 'random'"
-            )
-        counts, what = (
-            (len(train), len(val), len(test)),
-            f"graphs of client {client_id}",
-        )
-        roles = by_time(graphs.time, counts, what)
+        counts = len(train), len(val), len(test)
+        roles = by_time(graphs.time, counts, f"graphs of client {client_id}")
         train, val, test = (np.flatnonzero(roles == role) for role in range(3))
     return GraphPartition(
         client_id=client_id,
@@ -77,14 +69,16 @@ def split_graphs(
     )
 
 
-def by_time(times: NDArray[np.float64], counts: tuple[int, ...], what: str) -> IntArray:
+def by_time(
+    times: NDArray[np.float64] | None, counts: tuple[int, ...], what: str
+) -> IntArray:
     """Role of each item: the oldest train (0), the newest test (2), others validate.
 
     Items of one time are in one part, the later one.
 
     Parameters
     ----------
-    times : array, shape (num_items,)
+    times : array, shape (num_items,), optional
     counts : tuple of int
         How many items have each role, but for items of one time.
     what : str
@@ -93,8 +87,13 @@ def by_time(times: NDArray[np.float64], counts: tuple[int, ...], what: str) -> I
     Raises
     ------
     DataError
-        A part would have none.
+        There are no times, or a part would have no item.
     """
+    if times is None:
+        raise DataError(
+            f"split is 'time', but {what} have no time; name their column as time in"
+            " the schema (of edges: in [edges]), or set split to 'random'"
+        )
     roles = np.full(len(times), 2)
     order = np.argsort(times, kind="stable")
     roles[order[: counts[0]]] = 0

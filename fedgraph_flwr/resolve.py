@@ -264,6 +264,12 @@ def _check_encoder(
             f"encoder must {must} for {name} on {method.task.name}, got {encoder!r};"
             " leave it out of the run config, or take another method"
         )
+    if settings.split == "time" and not method.client.TAKES_ENCODER:
+        raise ConfigError(
+            f"split must be 'random' for {name} on {method.task.name}, got 'time': its"
+            " training sees all edges, also later ones; set split in the run config, or"
+            " take another method"
+        )
     if encoder != "pna":
         return
     if not (settings.pna_degree or settings.tell_statistics):

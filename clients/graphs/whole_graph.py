@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self, final
 
@@ -147,6 +147,23 @@ class NodeData(ClientData):
             num_val=len(partition.val),
             whole=whole,
         )
+
+    @cached_property
+    def shown(self) -> WholeGraph:
+        """Graph to train on: without later edges, if nodes have a time.
+
+        Those are edges that came about after the newest training node. An edge without
+        a time came about with the newer of its nodes.
+        """
+        graphs, train = self.partition.graphs, self.partition.train
+        if graphs.time is None or graphs.pairs is not None or not len(train):
+            return self.whole
+        times = graphs.edge_time
+        if times is None:
+            times = np.fmax(*graphs.time[graphs.edge_index])
+        kept = np.flatnonzero(~(times > graphs.time[train].max()))
+        earlier = replace(self.partition, graphs=graphs.take_edges(kept))
+        return self.collate(earlier, self.whole.y.device).whole
 
     @property
     def held_out(self) -> Tensor:

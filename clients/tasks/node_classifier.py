@@ -59,8 +59,12 @@ class NodeClassifierClient(GraphClient[P]):
         return self.data.whole
 
     def logits(self, generator: torch.Generator | None) -> Tensor:
-        """Logits of every node, (num_nodes, num_classes); dropout iff a generator."""
-        return self.model(self.graph, generator)  # type: ignore[no-any-return]
+        """Logits of every node, (num_nodes, num_classes).
+
+        With a generator those of training: on the graph that it sees, with dropout.
+        """
+        graph = self.graph if generator is None else self.data.shown
+        return self.model(graph, generator)  # type: ignore[no-any-return]
 
     def held_out_logits(self) -> Tensor:
         """Logits of validation, then of test items."""

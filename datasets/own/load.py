@@ -21,7 +21,7 @@ from fedgraph_flwr.core.words import shortened
 
 from ..molecules import SMILES_CSV, list_all, warn_left_out, warn_once
 from ..node_clients import draw_roles, with_roles
-from ..splits import need_graphs, split_graphs
+from ..splits import by_time, need_graphs, split_graphs
 from ..tabular.encode import NO_ROLE, ROLES, count_rows
 from ..tabular.schema_file import (
     GRAPH_CSV,
@@ -133,6 +133,11 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
     for remark in data.remarks:
         warn_once(f"{folder}: {remark}")
     if data.has_split:
+        if settings.split == "time" and settings.task not in OF_EDGES:
+            raise DataError(
+                f"split is 'time', but client {client_id} has a column 'split' in"
+                f" {folder}; delete that column, or set split to 'random' to use it"
+            )
         is_read = settings.dataset == GRAPH_CSV or settings.held_out > 0
         is_read &= settings.task not in OF_EDGES
         decides = "decides; held-out and split-seed are not read"
@@ -201,11 +206,6 @@ def own_graphs_client(settings: RunSettings, client_id: int) -> GraphPartition:
             " this client out"
         )
     rows, source = np.array(data.row), f"{folder.name}/graphs"
-    if data.has_split and settings.split == "time":
-        raise DataError(
-            f"split is 'time', but client {client_id} has a column 'split' in {folder};"
-            " delete that column, or set split to 'random' to use it"
-        )
     if data.has_split and settings.held_out > 0:
         made = with_roles(client_id, graphs, rows, _given(data, folder, client_id))
         made = replace(made, source=source)
@@ -235,13 +235,20 @@ def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
     else:
         labelled = np.flatnonzero(graphs.y >= 0)
         roles = np.full(len(graphs.y), NO_ROLE)
-        roles[labelled] = draw_roles(
+        what = f"labelled nodes of client {client_id} in {folder}"
+        drawn = roles[labelled] = draw_roles(
             len(labelled),
             held_out=settings.held_out,
             seed=derive_seed(settings.split_seed, GRAPH_CSV),
-            what=f"labelled nodes of client {client_id} in {folder}",
+            what=what,
             y=graphs.y[labelled],
         )
+        if settings.split == "time":
+            times = None if graphs.time is None else graphs.time[labelled]
+            counts = tuple(np.bincount(drawn, minlength=3).tolist())
+            roles[labelled] = by_time(times, counts, what)
+    if settings.split != "time":  # training sees all edges
+        graphs = replace(graphs, time=None)
     made = with_roles(client_id, graphs, np.array(data.row), roles)
     return replace(made, left_out=", ".join(data.left_out))
 

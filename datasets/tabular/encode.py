@@ -191,10 +191,8 @@ def is_one_hot(features: Sequence[Feature]) -> bool:
     return len(features) == 1 and features[0].kind == CATEGORY
 
 
-def read_times(
-    column: str, rows: Rows, *, may_miss: bool
-) -> tuple[NDArray[np.float64], list[Flaw]]:
-    """Read times: numbers as they are, dates as days since 1970-01-01; NaN for none."""
+def read_times(column: str, rows: Rows) -> tuple[NDArray[np.float64], list[Flaw]]:
+    """Read times: numbers as they are, dates as days since 1970-01-01."""
     cells = rows.cells[column]
     values = read_numbers(cells)
     odd = np.flatnonzero(np.isinf(values))
@@ -202,10 +200,8 @@ def read_times(
     values[odd] = [days[cells[row]] for row in odd.tolist()]
     flaws: list[Flaw] = []
     for row in np.flatnonzero(~np.isfinite(values)).tolist():
-        if not (may_miss and is_missing(cells[row])):
-            must = "a time must be a number, or a date such as 2024-01-31T12:00, got"
-            flaws.append((row, column, f"{must} {cells[row]!r}; correct it"))
-            values[row] = np.nan
+        must = "a time must be a number, or a date such as 2024-01-31T12:00, got"
+        flaws.append((row, column, f"{must} {cells[row]!r}; correct it"))
     return values, flaws
 
 

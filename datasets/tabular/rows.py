@@ -58,7 +58,7 @@ def read_units(table: Table, key: str, schema: Schema, *, needs_targets: bool) -
     time = x = None
     if schema.time and needs_targets:
         need_columns(table, [schema.time])
-        time, more = read_times(schema.time, rows, may_miss=is_node)
+        time, more = read_times(schema.time, rows)
         flaws = flaws + more
     if schema.graph_features:
         need_columns(table, [f.column for f in schema.graph_features])
@@ -132,7 +132,7 @@ def read_edge_rows(
         found["edge_weight"], more = encode_weights(edges.weight, rows)
         flaws = flaws + more
     if edges.time:
-        found["edge_time"], more = read_times(edges.time, rows, may_miss=False)
+        found["edge_time"], more = read_times(edges.time, rows)
         flaws = flaws + more
     if edges.label:
         found["edge_y"], more = encode_classes(edges.classes, label, rows)

@@ -210,7 +210,7 @@ class Schema:
     edge_features, graph_features : tuple of Feature
         Columns of ``edges`` and of ``graphs``, in the order of encoded columns.
     time : str
-        Column of graphs that says when each came about; "" for none.
+        Column of graphs, or nodes, that says when each came about; "" for none.
     """
 
     dataset: str
@@ -344,8 +344,6 @@ class _File(BaseModel):
         if target:
             _check_target(target, is_nodes=is_nodes)
         _check_edges(edges, is_nodes=is_nodes)
-        if self.time and is_nodes:
-            raise ValueError(f"time must be left out for {GRAPH_CSV}; edges have one")
         if self.graph_feature and is_nodes:
             raise ValueError(f"[[graph_feature]] must not be there for {GRAPH_CSV}")
         answers = [*(target.columns if target else ()), self.time]

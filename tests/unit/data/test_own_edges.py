@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 import toys
 from torch_geometric.utils import coalesce
 
+from clients.graphs.whole_graph import NodeData
 from datasets import load_partition
 from datasets.own.graph_tables import build
 from datasets.own.load import own_graph_client
@@ -364,8 +366,58 @@ def test_graphs_have_features_and_times_and_the_newest_test(tmp_path):
     assert sum(map(len, parts)) == count
 
 
+@pytest.mark.parametrize("edge_time", [True, False])
+def test_the_newest_nodes_test_and_later_edges_are_not_seen_in_training(
+    tmp_path, edge_time
+):
+    """An edge without a time came with the newer of its ends, as pandas says."""
+    count = 30
+    rng = np.random.default_rng(4)
+    nodes = pd.DataFrame({"node": range(count), "x": 1, "label": "no"})
+    nodes.loc[::3, "label"] = "yes"
+    nodes["since"] = rng.permutation(count)
+    ends = rng.integers(0, count, (200, 2))
+    edges = pd.DataFrame(ends, columns=["source", "target"])
+    edges["when"] = rng.integers(0, count, len(edges)) + 0.5
+    nodes.to_csv(tmp_path / "nodes.csv", index=False)
+    edges.to_csv(tmp_path / "edges.csv", index=False)
+    (tmp_path / "schema.toml").write_text(
+        HEAD.replace("\n", '\ntime = "since"\n', 1)
+        + TARGET
+        + '[edges]\ndirected = true\nrepeats = "keep"\nself-loops = true\n'
+        + 'time = "when"\n' * edge_time
+        + '[[feature]]\ncolumn = "x"\nkind = "number"\n'
+    )
+    settings = toys.run_settings(
+        dataset="graph-csv",
+        data_dir=str(tmp_path),
+        num_clients=1,
+        partition="files",
+        features="schema",
+        held_out=0.4,
+        split="time",
+    )
+    found = load_partition(settings, 0)
+    parts = [nodes.since[found.positions(name)] for name in ("train", "val", "test")]
+    assert [len(part) for part in parts] == [18, 6, 6]
+    assert parts[0].max() < parts[1].min()
+    assert parts[1].max() < parts[2].min()
+    newer = nodes.since.to_numpy()[ends].max(axis=1)
+    when = edges.when.to_numpy() if edge_time else newer
+    data = NodeData.collate(found, toys.CPU)
+    for graph, kept in ((data.shown, when <= parts[0].max()), (data.whole, when < 99)):
+        expected = sorted(map(tuple, ends[kept].tolist()))
+        assert sorted(map(tuple, graph.edge_index.T.tolist())) == expected
+    plain = load_partition(replace(settings, split="random"), 0)
+    assert NodeData.collate(plain, toys.CPU).shown.edge_index.shape[1] == 200
+
+
 def test_settings_that_mean_nothing_for_the_data_are_refused():
     for changes, words in (
+        (
+            {"method": "fedgkd", "dataset": "graph-csv", "split": "time"},
+            "split must be 'random' for fedgkd",
+        ),
         ({"split": "time"}, "split must be 'random' for dataset 'synthetic'"),
         (
             {"dataset": "planted", "task": "link-prediction", "split-noise-edges": 0.1},
