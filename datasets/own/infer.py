@@ -537,7 +537,7 @@ def _classes(one: Column, owner: str, notes: list[str]) -> tuple[str, ...]:
             " are not named; add them to classes by hand if all sites may know them"
         )
     if len(classes) < 2:
-        cure = "label more nodes, or "
+        cure = "label more, or "
         if owner == "graph":
             cure = "name another column with --targets, use --kind regression, or "
         raise DataError(

@@ -19,6 +19,7 @@ from ..core.config import RunSettings
 from ..core.data import SPLITS, GraphPartition
 from ..core.errors import ConfigError, FedGraphError
 from ..core.process import choose_device
+from ..core.tasks import EDGE_CLASSIFICATION, OF_EDGES
 from ..core.words import shortened
 from ..node.introduce import check_elsewhere
 from ..node.node_config import PLUGINS, POLICY, check_keys, check_node, hosted_clients
@@ -37,7 +38,7 @@ from .findings import AsJson, Findings
 
 _FEW = 10  # test items, below which a score says nothing
 # And of a class with less than a third; of many labels, mostly rare, each has some.
-_FEW_OF_CLASS = {"classes": 5, "nodes": 5, "binary": 1}
+_FEW_OF_CLASS = {"classes": 5, "nodes": 5, "edges": 5, "binary": 1}
 _USE = {"train": "train", "val": "validate", "test": "test"}
 _PLAIN = "fedavg"  # stands in for a method that one client cannot run alone
 
@@ -182,6 +183,7 @@ def _by_schema(folder: Path | None, shared: Path | None) -> Resolved | None:
     config = {
         "method": _PLAIN,
         "dataset": schema.dataset,
+        "task": "auto" if schema.targets else EDGE_CLASSIFICATION.key,
         "csv-label-kind": schema.target_kind,
         "num-clients": datasets.count_clients(folder),
         "csv-bad-rows": "refuse",
@@ -262,11 +264,12 @@ def _look_at_schema(table: Findings, shared: Path | None, folder: Path) -> None:
 def _describe(table: Findings, partition: GraphPartition, resolved: Resolved) -> None:
     """Sizes and splits."""
     graphs, label_kind = partition.graphs, datasets.label_kind(resolved.settings)
-    is_nodes = label_kind == "nodes"
-    count = graphs.num_nodes if is_nodes else len(graphs)
+    is_one = label_kind in ("nodes", *OF_EDGES.values())
+    count = graphs.num_nodes if is_one else len(graphs)
     edges = graphs.edge_index.shape[1] // (2 if graphs.is_undirected else 1)
+    beside = f" ({', '.join(graphs.beside)})" if graphs.beside else ""
     found = (
-        f"{count} {'nodes' if is_nodes else 'graphs'}, {edges} edges,"
+        f"{count} {'nodes' if is_one else 'graphs'}, {edges} edges{beside},"
         f" {graphs.num_features} features,"
         f" {graphs.num_classes} {'targets' if graphs.has_tasks else 'classes'}"
     )

@@ -284,6 +284,28 @@ def test_a_schema_alone_says_how_the_data_are_read(tmp_path, capsys):
         assert f"problem    schema: {site / 'schema.toml'}" in told
 
 
+def test_what_edges_carry_and_their_classes_are_counted(tmp_path, capsys):
+    (tmp_path / "nodes.csv").write_text(
+        "node,x\n" + "".join(f"{n},{n % 3}.5\n" for n in range(20))
+    )
+    rows = (
+        f"{n % 20},{n * 7 % 19},{n}.5,{n},{'bad' if n % 7 else 'fine'}\n"
+        for n in range(200)
+    )
+    (tmp_path / "edges.csv").write_text(
+        "source,target,amount,time,label\n" + "".join(rows)
+    )
+    assert not at_site(
+        ["schema", str(tmp_path), "--out", str(tmp_path / "schema.toml")]
+    )
+    capsys.readouterr()
+    found = check([str(tmp_path)], capsys)[1]
+    about = "20 nodes, 190 edges (direction, repeated edges or loops, features, times)"
+    assert found["data"]["found"].startswith(about)
+    assert found["splits"]["found"].endswith("(3 of 'fine', 16 of 'bad')")
+    assert "fewer than 5 in the test set" in found["splits"]["cure"]
+
+
 def test_a_site_that_is_ready_passes(site, tmp_path, capsys):
     root = site[0]
     (tmp_path / "state").mkdir(mode=0o700)
