@@ -64,7 +64,8 @@ class DatasetInfo:
 
     ``kind`` is what is known of a graph: its class among several ("classes"), or a
     label for each of one or more tasks, 0 or 1 ("binary") or any number ("regression"),
-    or the class of each of its nodes ("nodes"); "" where the run config says.
+    or the class of each of its nodes ("nodes") or edges ("edges"); "" where the run
+    config says.
     """
 
     name: str
@@ -74,6 +75,11 @@ class DatasetInfo:
     kind: str = "classes"
     features: tuple[str, ...] = tuple(TU_FEATURES)
     own: DataSet | None = None
+
+    @property
+    def is_one_graph(self) -> bool:
+        """Whether a client's items are parts of one graph."""
+        return self.kind in ("nodes", "edges")
 
 
 # of the GCFL authors' code, on all TU sets
@@ -180,7 +186,8 @@ def _nodes(
 
 def _transfers(name: str) -> DatasetInfo:
     made = _nodes(name, "raw")
-    return replace(made, automatic={**made.automatic, "held-out": 0.4})
+    kind = "edges" if name == "bitcoin-otc" else "nodes"
+    return replace(made, automatic={**made.automatic, "held-out": 0.4}, kind=kind)
 
 
 def _natural(name: str, features: str, *, kind: str = "classes") -> DatasetInfo:
@@ -324,7 +331,7 @@ def list_unread(settings: RunSettings) -> list[str]:
     of_csv, info = _CSV_KEYS.get(settings.dataset, ()), find_dataset(settings.dataset)
     is_unread = {
         **{key: key not in of_csv for key in _CSV_KEYS[SMILES_CSV]},
-        "batch-size": info.kind == "nodes",  # an epoch on one graph is one step
+        "batch-size": info.is_one_graph,  # an epoch on one graph is one step
         "data-dir": settings.dataset in (SYNTHETIC, PLANTED),
         "dirichlet-alpha": settings.partition not in _BY_ALPHA,
         "dominance": settings.partition != "dominance",
@@ -393,4 +400,4 @@ def label_kind(settings: RunSettings) -> str:
 def kind_of(info: DatasetInfo, csv_kind: str, task: str) -> str:
     """Say what is learned of a graph of a data set, in a task by its key."""
     kind = info.kind or csv_kind
-    return OF_EDGES.get(task, kind) if kind == "nodes" else kind
+    return OF_EDGES.get(task, kind) if info.is_one_graph else kind

@@ -11,6 +11,7 @@ from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
+from fedgraph_flwr.core.tasks import OF_EDGES
 
 from . import synthetic
 from .cache import Whole, label_checksum
@@ -47,9 +48,10 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
     )[client_id]
     roles = np.full(whole.num_nodes, NO_ROLE)
     drawn = np.setdiff1d(np.flatnonzero(whole.y >= 0), tests)
-    roles[drawn] = draw_roles(
-        len(drawn), held_out=settings.held_out, seed=settings.split_seed
-    )
+    if settings.task not in OF_EDGES:  # whose roles are drawn of a client's edges
+        roles[drawn] = draw_roles(
+            len(drawn), held_out=settings.held_out, seed=settings.split_seed
+        )
     if len(tests):  # the publisher's; what is drawn to test trains
         roles[drawn] = np.where(roles[drawn] == TEST, TRAIN, roles[drawn])
         roles[tests] = TEST

@@ -178,7 +178,7 @@ def _load(info: DatasetInfo, settings: RunSettings, client_id: int) -> GraphPart
         return mask_tasks(_FROM_TABLES[info.name](settings, client_id), settings)
     if info.kind == "nodes" and info.name in NATURAL:
         return natural_node_client(settings, client_id)
-    if info.kind == "nodes":
+    if info.is_one_graph:
         return node_client(info.name, settings, client_id)
     make = _FOR_MOLECULES.get(str(info.automatic["partition"]))
     if make is not None:
@@ -319,7 +319,7 @@ def check_hosted(settings: RunSettings, hosted: Sequence[int]) -> None:
 def _check_fit(info: DatasetInfo, settings: RunSettings) -> None:
     """Check what holds at every client, wherever its data are."""
     natural = info.automatic["partition"]
-    table = NODE_PARTITIONERS if info.kind == "nodes" else partitioners.PARTITIONERS
+    table = NODE_PARTITIONERS if info.is_one_graph else partitioners.PARTITIONERS
     if natural in ONE_WAY:
         allowed = [natural]
     else:

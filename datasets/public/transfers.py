@@ -1,4 +1,4 @@
-"""Public graphs of transfers between accounts: directed, repeated, with amounts.
+"""Public graphs of transfers between accounts, and of ratings: directed, with times.
 
 The data folder is only read, and nothing is downloaded. Numbers are scaled by what
 stands here, which hence every site knows without a look at the data of others.
@@ -6,7 +6,7 @@ stands here, which hence every site knows without a look at the data of others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,22 +22,23 @@ from ..cache import cache_root, checksum, fingerprint_files, kept_files, open_or
 
 # Columns of a file by name
 Columns = Mapping[str, NDArray[Any]]
-Made = tuple[NDArray[np.float32], IntArray, NDArray[np.float32], NDArray[Any], IntArray]
+Made = dict[str, Any]  # fields of a GraphSet; ``edge_index`` over all accounts
 
 
 @dataclass(frozen=True)
 class Transfers:
     """Place of a graph's files below the data folder, and what is made of them.
 
-    ``make`` gets the columns of accounts and of transfers, and returns features and
-    ends (2, num_edges), features and times of edges, and the class of each account,
-    -1 where it is not known.
+    ``make`` gets the columns of accounts and of transfers, and returns features,
+    edges and their features, times and classes, and the class of each account, -1 where
+    it is not known. ``header`` names the columns of files without a line of names.
     """
 
     folder: str
     accounts: str
     transfers: str
     make: Callable[[Columns, Columns], Made]
+    header: tuple[str, ...] = ()
 
 
 def _amlsim(accounts: Columns, transfers: Columns) -> Made:
@@ -65,6 +66,18 @@ def _phishing(accounts: Columns, transfers: Columns) -> Made:
     return _made(np.log1p(partners), ends, of_edges, transfers["timestamp"], y)
 
 
+def _ratings(_: Columns, ratings: Columns) -> Made:
+    """Read Bitcoin-OTC: whether a user trusts another; nothing is known of users."""
+    users = np.unique([ratings["source"], ratings["target"]])
+    ends = np.searchsorted(users, [ratings["source"], ratings["target"]])
+    nodes = np.ones((len(users), 1)), np.full(len(users), -1)
+    of_edges = {
+        "edge_y": (ratings["rating"] > 0).astype(np.int64),
+        "edge_classes": ["distrust", "trust"],
+    }
+    return {**_made(nodes[0], ends, [], ratings["time"], nodes[1]), **of_edges}
+
+
 def _made(
     x: NDArray[Any],
     ends: NDArray[Any],
@@ -72,8 +85,10 @@ def _made(
     time: NDArray[Any],
     y: NDArray[Any],
 ) -> Made:
-    attr = np.stack(of_edges, axis=1).astype(np.float32)
-    return x.astype(np.float32), ends.astype(np.int64), attr, time, y.astype(np.int64)
+    made = {"x": x.astype(np.float32), "edge_index": ends, "edge_time": time}
+    if of_edges:
+        made["edge_attr"] = np.stack(of_edges, axis=1).astype(np.float32)
+    return {**made, "y": y.astype(np.int64)}
 
 
 TRANSFERS: Mapping[str, Transfers] = MappingProxyType(
@@ -82,6 +97,13 @@ TRANSFERS: Mapping[str, Transfers] = MappingProxyType(
             "amlsim/20K_fanin200", "nodes.csv", "transactions.csv", _amlsim
         ),
         "eth-phishing": Transfers("eth_phishing", "labels.csv", "edges.csv", _phishing),
+        "bitcoin-otc": Transfers(
+            "bitcoin_otc/raw",
+            "soc-sign-bitcoinotc.csv",
+            "soc-sign-bitcoinotc.csv",
+            _ratings,
+            ("source", "target", "rating", "time"),
+        ),
     }
 )
 
@@ -110,14 +132,15 @@ def load_transfers(name: str, *, data_dir: str = "", cache_dir: str = "") -> Gra
 
     def convert(_: Path) -> GraphSet:
         try:
-            found = TRANSFERS[name].make(_read(accounts), _read(transfers))
+            raw = TRANSFERS[name]
+            found = raw.make(_read(accounts, raw.header), _read(transfers, raw.header))
             digest = checksum(paths)
         except (OSError, ValueError, KeyError, IndexError) as error:
             raise DataError(
                 f"cannot read {name} in {accounts.parent}: {error!r}; fetch the data"
                 " set again"
             ) from error
-        return replace(_graph(name, *found), raw_sha256=digest)
+        return replace(_graph(name, **found), raw_sha256=digest)
 
     entry = cache_root(cache_dir) / f"{name}-{fingerprint_files(paths)}"
     return open_or_build(entry, GraphSet, convert)
@@ -125,7 +148,7 @@ def load_transfers(name: str, *, data_dir: str = "", cache_dir: str = "") -> Gra
 
 def given_tests(name: str, *, data_dir: str = "", cache_dir: str = "") -> IntArray:
     """Nodes that the publisher tests on; empty if roles are to be drawn."""
-    columns = _read(_paths(name, data_dir, cache_dir)[0])
+    columns = _read(_paths(name, data_dir, cache_dir)[0], TRANSFERS[name].header)
     if "split" not in columns:
         return np.zeros(0, np.int64)
     return np.sort(columns["id"][columns["split"] == "test"].astype(np.int64) - 1)
@@ -136,26 +159,30 @@ def _paths(name: str, data_dir: str, cache_dir: str) -> list[Path]:
     return kept_files(name, raw.folder, ".", [raw.accounts, raw.transfers], **dirs)
 
 
-def _read(path: Path) -> Columns:
+def _read(path: Path, header: tuple[str, ...]) -> Columns:
     import pandas as pd  # takes long
 
-    table = pd.read_csv(path)
+    table = pd.read_csv(path, names=header or None, header=None if header else 0)
     return {name: table[name].to_numpy() for name in table.columns}
 
 
 def _graph(
     name: str,
+    *,
     x: NDArray[np.float32],
-    ends: IntArray,
-    attr: NDArray[np.float32],
-    time: NDArray[Any],
+    edge_index: NDArray[Any],
+    edge_time: NDArray[Any],
     y: IntArray,
+    edge_attr: NDArray[np.float32] | None = None,
+    edge_y: IntArray | None = None,
+    edge_classes: Sequence[str] = (),
 ) -> GraphSet:
-    order = np.lexsort((ends[1], ends[0]))  # stable: repeats stay in file order
+    source, target = edge_index
+    order = np.lexsort((target, source))  # stable: repeats stay in file order
     return GraphSet(
         name=name,
         x=x,
-        edge_index=ends[:, order].astype(np.int32),
+        edge_index=edge_index[:, order].astype(np.int32),
         node_ptr=pointer([len(x)]),
         edge_ptr=pointer([len(order)]),
         y=y,
@@ -163,7 +190,9 @@ def _graph(
         num_classes=2,
         is_undirected=False,
         is_simple=False,
-        edge_attr=attr[order],
-        num_edge_features=attr.shape[1],
-        edge_time=time[order].astype(np.float64),
+        edge_attr=None if edge_attr is None else edge_attr[order],
+        num_edge_features=0 if edge_attr is None else edge_attr.shape[1],
+        edge_time=edge_time[order].astype(np.float64),
+        edge_y=None if edge_y is None else edge_y[order],
+        edge_classes=list(edge_classes),
     )

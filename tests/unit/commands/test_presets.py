@@ -14,7 +14,8 @@ from simulations.presets import list_presets, load_preset
 NAMES = list(list_presets())
 # data whose settings are ours: no paper has run them
 NATURAL = (
-    ".*-(twitch|airports|abide|abide-4|ptc|adhd|bzr-md|cox2-md|amlsim|eth-phishing)"
+    ".*-(twitch|airports|abide|abide-4|ptc|adhd|bzr-md|cox2-md|amlsim|eth-phishing|"
+    "bitcoin-otc)"
 )
 GROUPS = {
     "GCFL": "(local|fedavg|fedavg-all|fedprox|gcfl|gcfl-plus)",
@@ -249,6 +250,6 @@ def test_the_families_have_all_their_members() -> None:
         "FedGKD": (14 * 4 + 12 * 3) * 3,  # no GCFL on heterophilous graphs
         "SpreadGNN": 64 + 100,  # FedGMTL and baselines; SpreadGNN
         "own data": 7 + 12,  # whole graphs; one graph
-        "natural": 6 * 10 + 4 + 2,  # all methods; self-weight; fedgkd
+        "natural": 6 * 11 + 5 + 2,  # all methods; self-weight; fedgkd
     }
     assert sum(found.values()) == len(NAMES)

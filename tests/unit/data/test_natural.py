@@ -249,7 +249,19 @@ def test_natural_sets_are_what_the_files_say(data_dir, real_cache, name):
     READINGS[name](data_dir, part(name, 0, data_dir, real_cache).graphs)
 
 
-@pytest.mark.parametrize("name", TRANSFERS)
+def test_ratings_are_what_the_file_says(data_dir, real_cache):
+    path = f"{data_dir}/bitcoin_otc/raw/soc-sign-bitcoinotc.csv"
+    plain = pd.read_csv(path, names=["s", "t", "rating", "time"])
+    plain[["s", "t"]] = plain[["s", "t"]].stack().rank(method="dense").unstack() - 1
+    plain = plain.sort_values(["s", "t"], kind="stable")
+    found = load_transfers("bitcoin-otc", data_dir=data_dir, cache_dir=real_cache)
+    assert np.array_equal(found.edge_index.T, plain[["s", "t"]])
+    assert np.array_equal(found.edge_time, plain["time"])
+    assert np.array_equal(found.edge_y, plain["rating"] > 0)
+    assert (found.num_nodes, found.edge_attr, set(found.y)) == (5881, None, {-1})
+
+
+@pytest.mark.parametrize("name", ["amlsim", "eth-phishing"])
 def test_transfers_are_what_the_files_say(data_dir, real_cache, name):
     files = TRANSFERS[name]
     table = pd.read_csv(f"{data_dir}/{files.folder}/{files.transfers}")
