@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,7 +11,7 @@ import numpy as np
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphSet
 from fedgraph_flwr.core.errors import ConfigError, DataError
-from fedgraph_flwr.core.tasks import OF_EDGES
+from fedgraph_flwr.core.tasks import EDGE_CLASSIFICATION, LINK_PREDICTION
 
 from ..catalog import find_dataset, has_own_graphs, has_schema, reads_edges
 from ..edge_items import as_items
@@ -20,14 +20,18 @@ from ..molecules import (
     MoleculeBuilder,
     add_all,
     list_all,
+    warn_left_out,
     warn_once,
 )
 from ..public.tu import load_tu
 from ..tabular.encode import first_few
-from ..tabular.schema_file import GRAPHS_CSV, SCHEMA_FILE, read_schema
-from ..tabular.table import find_tables, is_csv, read_rows
+from ..tabular.rows import Names
+from ..tabular.schema_file import GRAPHS_CSV, KEYS, SCHEMA_FILE, read_schema
+from ..tabular.table import find_tables, is_csv, no_column, read_rows
 from .graph_tables import build
 from .smiles import find_column
+
+_PAIRS = "pairs.csv"  # beside the tables of a graph whose links are learned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,18 +117,49 @@ def _tables(settings: RunSettings, path: Path, schema: str) -> NewItems:
     )
     for remark in made.remarks:
         warn_once(f"{path}: {remark}")
-    if settings.task in OF_EDGES:
-        if made.edge_row is None:
-            raise ConfigError(
-                f"task {settings.task!r} has no form for new items; --test predicts the"
-                " test items of the run"
-            )
+    if settings.task == LINK_PREDICTION.key:
+        return _pairs(made, names, path / _PAIRS, [text for _, text in unfit])
+    if settings.task == EDGE_CLASSIFICATION.key:
+        assert made.edge_row is not None  # as the schema names a column of classes
         graphs = as_items(made)
         lines = find_tables(path, whole_graphs=False).edges.rows.lines
         names = [str(lines[row]) for row in made.edge_row[graphs.item_edge]]
         return NewItems(graphs=graphs, names=names, column="line", unfit=unfit)
     column = "graph" if read.dataset == GRAPHS_CSV else "node"
     return NewItems(graphs=made, names=names, column=column, unfit=unfit)
+
+
+def _pairs(graphs: GraphSet, nodes: list[str], path: Path, bad: list[str]) -> NewItems:
+    """Pairs of nodes that may be links: the rows of a file beside the tables."""
+    if bad:
+        warn_left_out(f"rows of {path.parent} do not fit the schema", bad)
+    if not path.exists():
+        raise DataError(
+            f"there is no {path}; list the pairs to predict there, in columns source"
+            " and target, or give --test"
+        )
+    rows, columns = read_rows(path), KEYS["edges"]
+    for column in columns:
+        if column not in rows.cells:
+            raise no_column(str(path), column, rows.cells, "name a node in each row")
+    number_of = {name: at for at, name in enumerate(nodes)}
+    known = Names("node", number_of, "nodes.csv", drop=False)
+    ends = np.stack([known.numbers(rows.cells[c]) for c in columns])
+    unfit = [
+        (str(rows.lines[row]), text)
+        for column, found in zip(columns, ends, strict=True)
+        for row, _, text in known.flaws(column, rows, found < 0)
+    ]
+    kept = np.flatnonzero((ends >= 0).all(axis=0))
+    if not len(kept):
+        found = first_few([text for _, text in unfit])
+        raise DataError(f"{path} has no pair of nodes that are known: {found}")
+    y = np.full((len(kept), 1), np.nan, np.float32)
+    made = replace(
+        graphs, pairs=ends[:, kept], y=y, num_classes=1, classes=[], time=None
+    )
+    names = [str(rows.lines[row]) for row in kept.tolist()]
+    return NewItems(graphs=made, names=names, column="line", unfit=unfit)
 
 
 def _only_csv(path: Path) -> Path:

@@ -7,11 +7,16 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 import toys
 from commands import at_site
 from matrix import mostly_slow
 
-from fedgraph_flwr.core.errors import ConfigError
+from clients.graphs.whole_graph import NodeData
+from datasets.node_clients import with_roles
+from datasets.own.graph_tables import build
+from datasets.tabular.schema_file import read_schema
+from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.trained import load_model
 from fedgraph_flwr.trained.model_folder import read_about
 from simulations.inline import run_inline
@@ -112,6 +117,39 @@ def test_tables_without_targets_are_predicted(trained):
         f"p({label})" for label in predicted.labels_of
     }
     assert len(told) == len(predicted.names)
+
+
+def test_pairs_of_nodes_are_predicted_by_a_model_of_links(tmp_path):
+    """Equal to the model on all edges of the folder; unknown nodes are told by line."""
+    site = tmp_path / "data"
+    write_nodes(site, 0)
+    assert at_site(["schema", str(site), "--out", str(site / "schema.toml")]) == 0
+    places = {f"{k}-dir": str(tmp_path / k) for k in ("state", "results", "cache")}
+    path = run_inline({**toys.TINY, **places, "data-dir": str(site), "method": "fedavg",
+        "dataset": "graph-csv", "task": "link-prediction", "encoder": "gin",
+        "num-clients": 1, "num-server-rounds": 2, "shared-group": "all"})  # fmt: skip
+    model = load_model(path / "models", "global")
+    with pytest.raises(DataError, match=r"there is no .*pairs.csv; list the pairs"):
+        model.predict_folder(site)
+    pairs = [["a0", "a1"], ["a2", "b9"], ["a7", "a7"], ["a39", "a3"]]
+    write(site / "pairs.csv", ["source", "target"], pairs)
+    found = model.predict_folder(site)
+    assert (found.names, found.column) == (["2", "4", "5"], "line")
+    assert [line for line, _ in found.unfit] == ["3"]
+    schema = read_schema(site / "schema.toml")
+    graphs = build(site, schema, needs_targets=False)[0]
+    known = np.array([[0, 7, 39], [1, 7, 3]])
+    whole = with_roles(0, graphs, np.arange(40), np.zeros(40))
+    data = NodeData.collate(whole, toys.CPU).whole
+    expected = model.module.links(data, None, torch.from_numpy(known)).detach()
+    assert np.allclose(found.outputs, expected, atol=1e-6)
+    for text, words in (
+        ("source\na0\n", "no column 'target'"),
+        ("source,target\nx,y\n", "no pair of nodes that are known"),
+    ):
+        (site / "pairs.csv").write_text(text)
+        with pytest.raises(DataError, match=words):
+            model.predict_folder(site)
 
 
 @pytest.mark.parametrize(
