@@ -113,6 +113,11 @@ def _choose(partition: GraphPartition, num_graphs: int) -> IntArray:
     if num_graphs < 1:
         raise ConfigError(f"--graphs must be at least 1, got {num_graphs}")
     graphs = partition.graphs
+    if len(graphs) == 1:
+        raise ConfigError(
+            f"leaks attacks an edge of one of many graphs, got {graphs.name}, a graph"
+            " whose nodes or edges are learned; choose a dataset of whole graphs"
+        )
     sizes, edges = np.diff(graphs.node_ptr), np.diff(graphs.edge_ptr)
     train, val, test = (
         part[np.argsort(sizes[part], kind="stable")]

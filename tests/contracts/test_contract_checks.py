@@ -10,6 +10,7 @@ from fedgraph_flwr.core.method import PLAIN
 from simulations import contract
 from simulations.cli import main as fedgraph
 from simulations.contract import CHECKS, Broken
+from simulations.tiny_runs import Lab
 
 RIGHT = "broken_methods:RIGHT"
 BROKEN = [
@@ -46,6 +47,23 @@ def test_a_check_sees_what_is_broken_on_purpose(lab, name, check, words):
 @pytest.mark.parametrize("check", dict.fromkeys(row[1] for row in BROKEN))
 def test_the_same_check_passes_a_method_that_is_not_broken(lab, check):
     assert "refused" not in (check(lab, RIGHT) or "")
+
+
+@pytest.mark.parametrize(
+    ("case", "check", "encoder"),
+    [
+        ("gcfl+", contract.same_bytes_in_any_process, "sage"),
+        ("fedavg multi-task", contract.resumes_exactly, "gin"),
+        ("moon", contract.protects_updates, "graphconv"),
+        ("fedprox node-classification", contract.learns_from_no_test_label, "pna"),
+        ("self-weight link-prediction", contract.resumes_after_a_kill, "gcn"),
+    ],
+)
+def test_checks_hold_with_encoders_that_a_run_chooses(
+    toy_data, tmp_path, case, check, encoder
+):
+    keys = {"encoder": encoder, "direction": "separate", "pna-degree": 2.0}
+    check(Lab(tmp_path, keys), case)
 
 
 @pytest.mark.parametrize(

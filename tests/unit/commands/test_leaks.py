@@ -10,8 +10,9 @@ import toys
 
 from clients.privacy import noisy_views
 from clients.privacy.laplace import add_noise
+from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.resolve import defaults, resolve
-from simulations.leak_game import make_game, play
+from simulations.leak_game import Setting, known_game, make_game, play
 from simulations.leaks import (
     Size,
     attack,
@@ -103,6 +104,12 @@ def test_the_worlds_differ_in_one_edge_and_in_nothing_else():
     np.testing.assert_array_equal(without.x, present.x)
     np.testing.assert_array_equal(without.y, present.y)
     assert 0 in found.worlds[0].train
+
+
+def test_one_graph_has_no_game():
+    setting = Setting((("method", "fedavg"), ("dataset", "planted")), 2, 0)
+    with pytest.raises(ConfigError, match="one of many graphs, got planted"):
+        known_game(setting)
 
 
 # The client, attacked --------------------------------------------------------------
