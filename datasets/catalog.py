@@ -335,6 +335,7 @@ def list_unread(settings: RunSettings) -> list[str]:
         "data-dir": settings.dataset in (SYNTHETIC, PLANTED),
         "dirichlet-alpha": settings.partition not in _BY_ALPHA,
         "dominance": settings.partition != "dominance",
+        "held-out": settings.folds > 1,
         "negatives": label_kind(settings) != "links",
     }
     return [key for key, holds in is_unread.items() if holds]

@@ -199,8 +199,7 @@ def _roles(
 ) -> IntArray:
     """Role of each of these edges: at random, or the oldest to train on."""
     seed = derive_seed(settings.split_seed, "edges", client_id)
-    share = settings.held_out
-    drawn = draw_roles(len(edges), held_out=share, seed=seed, what="edges", y=y)
+    drawn = draw_roles(len(edges), settings, seed, what="edges", y=y)
     if settings.split != "time":
         return drawn
     times = None if graphs.edge_time is None else graphs.edge_time[edges]

@@ -19,6 +19,7 @@ from .partitioners import partition_nodes
 from .public.natural import natural_graphs
 from .public.node_graphs import load_node_graph
 from .public.transfers import TRANSFERS, given_tests, load_transfers
+from .splits import check_is_drawn, fold_roles
 
 TRAIN, VAL, TEST = range(3)
 NO_ROLE = -1  # of nodes without label
@@ -49,10 +50,9 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
     roles = np.full(whole.num_nodes, NO_ROLE)
     drawn = np.setdiff1d(np.flatnonzero(whole.y >= 0), tests)
     if settings.task not in OF_EDGES:  # whose roles are drawn of a client's edges
-        roles[drawn] = draw_roles(
-            len(drawn), held_out=settings.held_out, seed=settings.split_seed
-        )
+        roles[drawn] = draw_roles(len(drawn), settings, settings.split_seed)
     if len(tests):  # the publisher's; what is drawn to test trains
+        check_is_drawn(settings, f"nodes of {name}")
         roles[drawn] = np.where(roles[drawn] == TEST, TRAIN, roles[drawn])
         roles[tests] = TEST
     made = with_roles(client_id, whole.induced(ids), ids, roles[ids])
@@ -62,23 +62,16 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
 def natural_node_client(settings: RunSettings, client_id: int) -> GraphPartition:
     """Whole graph of one place, whose roles are drawn with as many of each class."""
     graph = natural_graphs(settings, client_id)
-    roles = draw_roles(
-        graph.num_nodes,
-        held_out=settings.held_out,
-        seed=derive_seed(settings.split_seed, settings.dataset, client_id),
-        y=graph.y,
-    )
+    seed = derive_seed(settings.split_seed, settings.dataset, client_id)
+    roles = draw_roles(graph.num_nodes, settings, seed, y=graph.y)
     return with_roles(client_id, graph, np.arange(graph.num_nodes), roles)
 
 
 def planted_client(settings: RunSettings, client_id: int) -> GraphPartition:
     """Graph of one client of data set "planted"; its roles are drawn on its own."""
     graph = synthetic.generate_planted(client_id, settings.split_seed)
-    roles = draw_roles(
-        graph.num_nodes,
-        held_out=settings.held_out,
-        seed=derive_seed(settings.split_seed, "planted", client_id),
-    )
+    seed = derive_seed(settings.split_seed, "planted", client_id)
+    roles = draw_roles(graph.num_nodes, settings, seed)
     ids = client_id * synthetic.PLANTED_NODES + np.arange(graph.num_nodes)
     made = with_roles(client_id, graph, ids, roles)
     return replace(made, group=synthetic.client_group(client_id))
@@ -86,9 +79,9 @@ def planted_client(settings: RunSettings, client_id: int) -> GraphPartition:
 
 def draw_roles(
     num_nodes: int,
-    *,
-    held_out: float,
+    settings: RunSettings,
     seed: int,
+    *,
     what: str = "nodes",
     y: IntArray | None = None,
 ) -> IntArray:
@@ -97,13 +90,17 @@ def draw_roles(
     Of a random permutation the first round((1 - held_out) N) nodes train, the next
     round(held_out N / 2) test, the rest validate. With classes ``y`` as many nodes have
     each role, but of each class its share; of a class with three nodes or more one has
-    each, where counts allow. An error calls the nodes ``what``.
+    each, where counts allow. An error calls the nodes ``what``. With ``folds`` it is
+    :func:`~datasets.splits.fold_roles` that gives roles.
 
     Raises
     ------
     DataError
         There are too few nodes to train, validate and test.
     """
+    if settings.folds > 1:
+        return fold_roles(num_nodes, settings, seed, what, y)
+    held_out = settings.held_out
     num_train = round((1 - held_out) * num_nodes)
     num_test = round(held_out / 2 * num_nodes)
     if num_train < 1 or num_test < 1 or num_train + num_test >= num_nodes:

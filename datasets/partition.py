@@ -288,9 +288,26 @@ def check_settings(settings: RunSettings) -> None:
             f" {settings.task!r}, got 'time': only edges and own tables have times; set"
             " split in the run config"
         )
+    _check_folds(settings)
     check_scales(settings)
     if info.name == SMILES_CSV:
         check_csv_settings(settings)
+
+
+def _check_folds(settings: RunSettings) -> None:
+    """Refuse a cross-validation that makes no sense."""
+    folds, fold = settings.folds, settings.fold
+    problem = ""
+    if folds == 2:
+        problem = "folds must be 1, or 3 or more, so that some part trains, got 2"
+    elif fold >= folds:
+        problem = f"fold must be below folds, {folds}, got {fold}"
+    elif folds > 1 and settings.split != "random":
+        problem = f"folds must be 1 with split {settings.split!r}, got {folds}"
+    elif folds > 1 and settings.partition == "quantity-skew":
+        problem = f"folds must be 1 with partition 'quantity-skew', got {folds}"
+    if problem:
+        raise ConfigError(f"{problem}; correct it in the run config")
 
 
 @needing_permission()

@@ -103,9 +103,7 @@ def plugged_client(own: DataSet, settings: RunSettings, client: int) -> GraphPar
     graphs = replace(graphs, raw_sha256=_checksum(graphs))
     if own.of_nodes:
         seed = derive_seed(settings.split_seed, "plugged", client)
-        roles = draw_roles(
-            graphs.num_nodes, held_out=settings.held_out, seed=seed, y=graphs.y
-        )
+        roles = draw_roles(graphs.num_nodes, settings, seed, y=graphs.y)
         return with_roles(client, graphs, np.arange(graphs.num_nodes), roles)
     return split_graphs(client, graphs, np.arange(len(graphs)), settings)
 

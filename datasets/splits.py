@@ -44,19 +44,34 @@ def need_graphs(count: int, client_id: int, what: str, place: Path) -> None:
         )
 
 
+def check_is_drawn(settings: RunSettings, what: str) -> None:
+    """Refuse settings that draw roles where ``what`` gives them."""
+    if settings.split != "random" or settings.folds > 1:
+        given = f"split {settings.split!r}" if settings.folds == 1 else "folds"
+        raise DataError(
+            f"{given} cannot decide which items test, as {what} does; set split to"
+            " 'random' and folds to 1 in the run config, or delete that column"
+        )
+
+
 def split_graphs(
     client_id: int, graphs: GraphSet, ids: IntArray, settings: RunSettings, **more: Any
 ) -> GraphPartition:
     """Split a client's graphs by the run's settings; ``more`` is said of them."""
-    train, val, test = split_client(
-        np.arange(len(graphs)),
-        graphs.y,
-        seed=settings.split_seed,
-        held_out=settings.held_out,
-    )
+    what, roles = f"graphs of client {client_id}", None
+    if settings.folds > 1:
+        strata = None if graphs.has_tasks else graphs.y
+        roles = fold_roles(len(graphs), settings, settings.split_seed, what, strata)
+    else:
+        train, val, test = split_client(
+            np.arange(len(graphs)),
+            graphs.y,
+            seed=settings.split_seed,
+            held_out=settings.held_out,
+        )
     if settings.split == "time":
-        counts = len(train), len(val), len(test)
-        roles = by_time(graphs.time, counts, f"graphs of client {client_id}")
+        roles = by_time(graphs.time, (len(train), len(val), len(test)), what)
+    if roles is not None:
         train, val, test = (np.flatnonzero(roles == role) for role in range(3))
     return GraphPartition(
         client_id=client_id,
@@ -67,6 +82,44 @@ def split_graphs(
         test=test,
         **more,
     )
+
+
+def fold_roles(
+    count: int, settings: RunSettings, seed: int, what: str, y: IntArray | None
+) -> IntArray:
+    """Role of each item in one run of a cross-validation.
+
+    Items are shuffled, sorted by class, and dealt to the parts in turn: parts, and each
+    class in them, differ by one item at most. Over all runs each item tests once.
+
+    Parameters
+    ----------
+    count : int
+    settings : RunSettings
+        Part ``fold`` of ``folds`` tests (2), the next validates (1), the others train.
+    seed : int
+    what : str
+        The items, in words.
+    y : int array, shape (count,), optional
+        Classes.
+
+    Raises
+    ------
+    DataError
+        There are fewer items than parts.
+    """
+    folds = settings.folds
+    if count < folds:
+        raise DataError(
+            f"folds is {folds}, but there are {count} {what}: lower folds, or give more"
+        )
+    order = numpy_rng(seed, "folds").permutation(count)
+    if y is not None:
+        order = order[np.argsort(y[order], kind="stable")]
+    part = np.empty(count, np.int64)
+    part[order] = np.arange(count) % folds
+    distance = (part - settings.fold) % folds
+    return np.where(distance == 0, 2, np.where(distance == 1, 1, 0))
 
 
 def by_time(

@@ -42,6 +42,7 @@ from .tables.frame import (
     by_row,
     check_alike,
     from_run,
+    join_folds,
     merge,
     table,
 )
@@ -168,9 +169,16 @@ def group_runs(found: Found) -> tuple[list[Group], list[str]]:
     groups = []
     for dataset, runs in sorted(by_dataset.items()):
         rows = label_rows(runs)
-        results = table(
-            {**lines[run.path], "row": label} for label in rows for run in rows[label]
-        )
+        of_rows = [
+            (run, {**lines[run.path], "row": label})
+            for label in rows
+            for run in rows[label]
+        ]
+        joined, partial = join_folds(of_rows)
+        problems += partial
+        if not joined:
+            continue
+        results = table(joined)
         check_alike(results, ["dataset"], "split_hash")
         check_alike(results, ["dataset"], "metric")
         results = merge(table([]), results)
@@ -294,6 +302,8 @@ def _target(model: Study, run: Run) -> Target | None:
 
 def _notes(group: Group, rule: str) -> list[str]:
     notes = [f"rule {rule}: {PROTOCOLS[rule]}."]
+    if (folds := max(run.fold[1] for run in group.runs)) > 1:
+        notes.append(f"a score is the mean of {folds} folds, which share training data")
     if failed := [run.path.name for run in group.runs if run.summary.get("failures")]:
         notes.append(f"runs in which clients failed: {', '.join(failed)}.")
     return notes
@@ -306,16 +316,17 @@ def _draw(
     drawn = []
     for group in groups:
         base, read_by = group.baseline("local"), rule or group.headline
-        alone = {run.seed: run.summary for run in group.rows.get(base or "", [])}
+        own = group.rows.get(base or "", [])
+        alone = {(run.seed, run.fold): run.summary for run in own}
         panels = {
             row: gains
             for row, runs in group.rows.items()
             if row != base
             and (
                 gains := [
-                    client_gains(run.summary, alone[run.seed], read_by, metric)
+                    client_gains(run.summary, alone[key], read_by, metric)
                     for run in runs
-                    if run.seed in alone
+                    if (key := (run.seed, run.fold)) in alone
                 ]
             )
         }

@@ -112,7 +112,12 @@ def start_from(name: str) -> dict[str, Value]:
 
 
 def plan(
-    name: str, own: Mapping[str, Value], *, seeds: str = "", results: Path | None = None
+    name: str,
+    own: Mapping[str, Value],
+    *,
+    seeds: str = "",
+    folds: int = 1,
+    results: Path | None = None,
 ) -> list[dict[str, Value]]:
     """Return the run-config overrides of each run; all are checked before one starts.
 
@@ -131,6 +136,11 @@ def plan(
         if "seed" in own:
             raise ConfigError("give either --seeds or seed=..., not both")
         runs = [{**runs[0], "seed": seed} for seed in numbers("--seeds", seeds)]
+    if folds > 1:
+        if {"folds", "fold"} & own.keys():
+            raise ConfigError("give either --folds or folds=... fold=..., not both")
+        parts = [{"folds": folds, "fold": k} for k in range(folds)]
+        runs = [{**overrides, **part} for overrides in runs for part in parts]
     return [_read_or_set(overrides, own) for overrides in runs]
 
 
@@ -213,7 +223,9 @@ def named(seed: Value) -> Callable[[logging.LogRecord], bool]:
 
 
 def _seed(overrides: Mapping[str, Value]) -> Value:
-    return overrides.get("seed", defaults()["seed"])
+    """Seed of a run, and its fold if there are several."""
+    seed = overrides.get("seed", defaults()["seed"])
+    return f"{seed} fold {overrides['fold']}" if "fold" in overrides else seed
 
 
 def run(
@@ -230,6 +242,12 @@ def run(
         bool, typer.Option("--inline", help="Everything in this process, without Ray.")
     ] = False,
     seeds: Annotated[str, typer.Option(help="Run seeds, e.g. 10,42,79.")] = "",
+    folds: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Cross-validation within each client: a run per fold."
+        ),
+    ] = 1,
     results: Annotated[
         Path | None, typer.Option(help="Folder for results (else results/ here).")
     ] = None,
@@ -249,7 +267,7 @@ def run(
         ),
     ] = False,
 ) -> int:
-    """Run a method or a preset, once per seed, by Flower's simulation or inline.
+    """Run a method or a preset, once per seed and fold, by Flower or inline.
 
     The exit code is 0 if every run completed, 1 if one failed, 2 if nothing could be
     started, 130 after Ctrl-C or SIGTERM.
@@ -262,7 +280,8 @@ def run(
             "--gpus is for Flower's actors, which share a GPU; with --inline,"
             " device=cuda gives the one process all of it"
         )
-    runs = plan(name, read_settings(settings), seeds=seeds, results=results)
+    own = read_settings(settings)
+    runs = plan(name, own, seeds=seeds, folds=folds, results=results)
     if gpus or plan_only:
         from . import planning  # here: what it imports is for it alone
     if gpus and "RAY_ADDRESS" not in os.environ:

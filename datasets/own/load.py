@@ -21,7 +21,7 @@ from fedgraph_flwr.core.words import shortened
 
 from ..molecules import SMILES_CSV, list_all, warn_left_out, warn_once
 from ..node_clients import draw_roles, with_roles
-from ..splits import by_time, need_graphs, split_graphs
+from ..splits import by_time, check_is_drawn, need_graphs, split_graphs
 from ..tabular.encode import NO_ROLE, ROLES, count_rows
 from ..tabular.schema_file import (
     GRAPH_CSV,
@@ -133,11 +133,8 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
     for remark in data.remarks:
         warn_once(f"{folder}: {remark}")
     if data.has_split:
-        if settings.split == "time" and settings.task not in OF_EDGES:
-            raise DataError(
-                f"split is 'time', but client {client_id} has a column 'split' in"
-                f" {folder}; delete that column, or set split to 'random' to use it"
-            )
+        if settings.task not in OF_EDGES:
+            check_is_drawn(settings, f"column 'split' of {folder}")
         is_read = settings.dataset == GRAPH_CSV or settings.held_out > 0
         is_read &= settings.task not in OF_EDGES
         decides = "decides; held-out and split-seed are not read"
@@ -238,8 +235,8 @@ def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
         what = f"labelled nodes of client {client_id} in {folder}"
         drawn = roles[labelled] = draw_roles(
             len(labelled),
-            held_out=settings.held_out,
-            seed=derive_seed(settings.split_seed, GRAPH_CSV),
+            settings,
+            derive_seed(settings.split_seed, GRAPH_CSV),
             what=what,
             y=graphs.y[labelled],
         )

@@ -301,6 +301,10 @@ class RunSettings(Settings):
     validates, half tests."""
     split: str = choice("random", "random", "time")
     """How items are held out: at random, or the newest (`time`)."""
+    folds: int = integer(1, 1, 20)
+    """Parts of a cross-validation within each client; 1: none, `held-out` decides."""
+    fold: int = integer(0, 0, 19)
+    """Which part tests in this run, from 0; the next validates, the others train."""
     features: str = choice(
         "auto",
         "labels",

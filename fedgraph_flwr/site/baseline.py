@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -220,8 +220,12 @@ def baseline(
     ],
     run_config: RunConfig = "",
     against: Annotated[
-        Path | None,
-        typer.Option(metavar="MODEL", help="Model folder of the run, to compare with."),
+        list[Path] | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model folder of the run, to compare with; of a cross-validation one"
+            " of each fold, by --against several times.",
+        ),
     ] = None,
     model: Annotated[
         str, typer.Option(metavar="NAME", help="Which of several models of MODEL.")
@@ -245,37 +249,63 @@ def baseline(
     this site keeps of the run, <state-dir>/<experiment>/client-<id>/model, on the test
     items of this site. Nobody else is told.
     """
-    config = _config(run_config, against)
-    whose = _client(client, against)
+    models, configs = _configs(run_config, against or [])
+    whose = _client(client, models)
     if out.exists() and not against:
         raise ConfigError(
             f"--out {out} is there already; choose another folder, or add"
             " --against MODEL to compare with what is in it"
         )
-    if not out.exists():
-        _check_place(out)
-        _train(config, whose, folder, out, cache_dir)
-        about, found = read_about(out), load_model(out, cache_dir=cache_dir)
-        test = found.predict_test(folder, client=whose)
-        facts = {"rounds": about.rounds, "scores": about.scores}
-        if not as_json:
-            scores = ", ".join(f"{k} {v:.4f}" for k, v in about.scores.items())
-            scores += f" on {len(test.names)} test items"
-            print(f"trained alone for {about.rounds} rounds: {scores}; kept in {out}")
-        elif not against:
-            print(json.dumps({**facts, "items": len(test.names)}))
+    places = [out if len(configs) == 1 else out / f"fold-{c['fold']}" for c in configs]
+    for config, place in zip(configs, places, strict=True):
+        if not place.exists():
+            _check_place(place)
+            _train(config, whose, folder, place, cache_dir)
+            test = load_model(place, cache_dir=cache_dir).predict_test(
+                folder, client=whose
+            )
+            about = read_about(place)
+            facts = {"rounds": about.rounds, "scores": about.scores}
+            facts |= {"fold": config["fold"]} if len(places) > 1 else {}
+            if not as_json:
+                scores = ", ".join(f"{k} {v:.4f}" for k, v in about.scores.items())
+                print(
+                    f"trained alone for {about.rounds} rounds: {scores} on"
+                    f" {len(test.names)} test items; kept in {place}"
+                )
+            elif not against:
+                print(json.dumps({**facts, "items": len(test.names)}))
     if not against:
         return 0
-    _check_protocol(config, out)
-    predicted = [
-        load_model(path, name, cache_dir=cache_dir).predict_test(folder, client=whose)
-        for path, name in ((against, model), (out, ""))
-    ]
-    _tell(compare(*predicted, seed=int(str(config["seed"]))), as_json=as_json)
-    errors, errors_alone = (p.by_target() for p in predicted)
+    for config, place in zip(configs, places, strict=True):
+        _check_protocol(config, place)
+    federated, alone = (
+        joined(
+            load_model(path, name, cache_dir=cache_dir).predict_test(
+                folder, client=whose
+            )
+            for path in paths
+        )
+        for paths, name in ((models, model), (places, ""))
+    )
+    _tell(compare(federated, alone, seed=int(configs[0]["seed"])), as_json=as_json)
+    errors, errors_alone = federated.by_target(), alone.by_target()
     for target, error in errors.items() if not as_json else ():
         print(f"{target}: alone {errors_alone[target]:.4f}, federated {error:.4f}")
     return 0
+
+
+def joined(predictions: Iterable[Predictions]) -> Predictions:
+    """Join predictions of the test items of all folds, each by its fold's model."""
+    found = list(predictions)
+    if len(found) == 1:
+        return found[0]
+    return replace(
+        found[0],
+        outputs=np.concatenate([p.outputs for p in found]),
+        names=[name for p in found for name in p.names],
+        labels=np.concatenate([p.labels for p in found if p.labels is not None]),
+    )
 
 
 def _check_place(out: Path) -> None:
@@ -288,33 +318,58 @@ def _check_place(out: Path) -> None:
         )
 
 
-def _config(run_config: str, against: Path | None) -> dict[str, Any]:
-    """Give the resolved config of the run that is joined or not."""
+def _configs(
+    run_config: str, against: list[Path]
+) -> tuple[list[Path], list[dict[str, Any]]]:
+    """Models and resolved configs of the run that is joined or not, one per fold."""
+    if against and run_config:
+        raise ConfigError("give --run-config or --against: MODEL has its config")
     if against:
-        if run_config:
-            raise ConfigError("give --run-config or --against: MODEL has its config")
-        config = dict(read_about(against).config)
-        check_plugin("dataset", str(config["dataset"]))
+        of = {path: dict(read_about(path).config) for path in against}
+        against = sorted(of, key=lambda path: int(of[path].get("fold", 0)))
+        configs = [of[path] for path in against]
+        check_plugin("dataset", str(configs[0]["dataset"]))
+        _check_folds(configs)
     elif run_config:
         config = read_run_config(run_config).to_config()
+        folds = int(config["folds"])
+        configs = [{**config, "fold": k} for k in range(folds)]
     else:
         raise ConfigError("give --run-config before a run, or --against after it")
-    if config["task"] == GRAPH_EMBEDDING.key:
+    if configs[0]["task"] == GRAPH_EMBEDDING.key:
         raise ConfigError(
-            f"method {config['method']!r} embeds graphs and predicts nothing, so that"
-            " there is no score to compare; use a method that classifies"
+            f"method {configs[0]['method']!r} embeds graphs and predicts nothing, so"
+            " that there is no score to compare; use a method that classifies"
         )
-    return config
+    return against, configs
 
 
-def _client(client: int | None, against: Path | None) -> int:
+def _check_folds(configs: list[dict[str, Any]]) -> None:
+    """Refuse models that are not those of one cross-validation, each fold once."""
+    folds = int(configs[0].get("folds", 1))
+    given = [int(config.get("fold", 0)) for config in configs]
+    apart = {
+        key
+        for config in configs
+        for key in RunSettings.config_fields()
+        if key not in {*PLACES, "fold"} and config.get(key) != configs[0].get(key)
+    }
+    if given != list(range(folds)) or apart:
+        raise ConfigError(
+            f"--against must name one model of each of {folds} fold(s) of one run, got"
+            f" folds {given}{', which differ in ' * bool(apart)}"
+            f"{', '.join(sorted(apart))}; correct the folders"
+        )
+
+
+def _client(client: int | None, against: list[Path]) -> int:
     if client is not None or not against:
         return client or 0
-    about = read_about(against)
+    about = read_about(against[0])
     owners = sorted({c for ids in about.models.values() for c in ids})
     if len(owners) != 1:
         raise ConfigError(
-            f"{against} has models of clients {owners}; say which is this site's"
+            f"{against[0]} has models of clients {owners}; say which is this site's"
             " by --client ID"
         )
     return owners[0]

@@ -124,7 +124,7 @@ def read_results(found: Found, *, per_client: bool) -> tuple[Table, list[str]]:
     problems : list of str
         The reason for every run, and every round, that cannot be used.
     """
-    rows, problems = [], list(found.left_out)
+    lines, problems = [], list(found.left_out)
     for run in found.runs:
         try:
             with blaming(run.path):
@@ -133,9 +133,66 @@ def read_results(found: Found, *, per_client: bool) -> tuple[Table, list[str]]:
         except DataError as error:
             problems.append(str(error))
             continue
-        rows.append(row)
+        lines.append((run, row))
         problems += partial
-    return table(rows), problems
+    rows, partial = join_folds(lines)
+    return table(rows), problems + partial
+
+
+def join_folds(lines: Iterable[tuple[Run, Row]]) -> tuple[list[Row], list[str]]:
+    """Make one line of the runs of a cross-validation.
+
+    Each score is the mean of its folds' scores: folds share training data, and are no
+    trials of their own.
+
+    Returns
+    -------
+    rows : list of dict
+    problems : list of str
+        Cross-validations that lack a fold, which have no line.
+    """
+    rows, problems = list[Row](), list[str]()
+    parts: dict[tuple[Any, ...], dict[int, Row]] = {}
+    for run, line in lines:
+        fold, folds = run.fold
+        if folds == 1:
+            rows.append(line)
+        else:
+            key = line["dataset"], line["row"], line["seed"], line["split_seed"], folds
+            parts.setdefault(key, {})[fold] = line
+    for (dataset, row, seed, _, folds), found in parts.items():
+        missing = [str(k) for k in range(folds) if k not in found]
+        if missing:
+            problems.append(
+                f"{row} on {dataset}, seed {seed}: of {folds} folds there is no"
+                f" completed run of fold {', '.join(missing)}, so that none is used"
+            )
+        else:
+            rows.append(_of_folds([found[k] for k in range(folds)]))
+    return rows, problems
+
+
+def _of_folds(lines: list[Row]) -> Row:
+    """Join the lines of all folds, in their order."""
+    found = dict(lines[0])
+    for name in lines[0]:
+        values = [line[name] for line in lines if name in line]
+        if name in ("split_hash", "weights"):
+            found[name] = hashlib.sha256("".join(values).encode()).hexdigest()[:12]
+        elif name in ("edge_epsilon", "wall_s"):
+            found[name] = sum(values)
+        elif name == "rounds":
+            found[name] = max(values)
+        elif name.endswith(PER_CLIENT):
+            clients = set(values[0]).intersection(*values)
+            found[name] = {c: statistics.fmean(v[c] for v in values) for c in clients}
+        elif name not in FIELDS and len(values) == len(lines):
+            found[name] = statistics.fmean(values)
+        elif name not in FIELDS:
+            del found[name]
+        elif len(set(values)) > 1:
+            found[name] = " ".join(map(str, sorted(set(values))))
+    return found
 
 
 def from_run(run: Run, row: str, *, per_client: bool) -> tuple[Row, list[str]]:

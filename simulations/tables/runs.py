@@ -36,6 +36,7 @@ EXECUTION_KEYS = frozenset(
         "dataset",
         "seed",
         "split-seed",
+        "fold",
         "data-dir",
         "results-dir",
         "state-dir",
@@ -156,6 +157,12 @@ class Run:
         """Key of the split; two runs may be compared only if it agrees."""
         s = self.summary
         return str(s["split_hash"]), int(s["split_seed"]), int(s["num_clients"])
+
+    @property
+    def fold(self) -> tuple[int, int]:
+        """Which part of a cross-validation tests, and how many parts there are."""
+        config = self.summary["config"]
+        return int(config.get("fold", 0)), int(config.get("folds", 1))
 
     @property
     def data(self) -> dict[str, str]:

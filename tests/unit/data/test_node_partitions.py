@@ -47,7 +47,7 @@ def test_clients_of_any_partition_hold_rows_of_the_whole_graph(kind, size, share
             reject()
         finally:
             node_clients.cut_graph.cache_clear()
-    roles = draw_roles(size, held_out=0.7, seed=seed)
+    roles = draw_roles(size, toys.run_settings(held_out=0.7), seed=seed)
     for p in held:
         ids = p.graph_ids
         assert (np.diff(ids) > 0).all()  # and with them edges stay sorted
@@ -94,9 +94,11 @@ def rings(num_rings: int, size: int):
 
 def test_roles_have_the_papers_shares():
     """2485 nodes of Cora: round(0.3 N), round(0.35 N) to test, the rest."""
-    roles = draw_roles(2485, held_out=0.7, seed=1234)
+    roles = draw_roles(2485, toys.run_settings(held_out=0.7), seed=1234)
     assert np.bincount(roles).tolist() == [746, 869, 870]
-    assert not np.array_equal(roles, draw_roles(2485, held_out=0.7, seed=1235))
+    assert not np.array_equal(
+        roles, draw_roles(2485, toys.run_settings(held_out=0.7), seed=1235)
+    )
 
 
 @given(
@@ -108,13 +110,15 @@ def test_roles_have_the_papers_shares():
 def test_roles_by_class_are_as_many_and_each_class_has_its_share(sizes, held_out, seed):
     y = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
     try:
-        plain = draw_roles(len(y), held_out=held_out, seed=seed)
+        plain = draw_roles(len(y), toys.run_settings(held_out=held_out), seed=seed)
     except DataError:
         reject()
-    roles = draw_roles(len(y), held_out=held_out, seed=seed, y=y)
+    roles = draw_roles(len(y), toys.run_settings(held_out=held_out), seed=seed, y=y)
     counts = np.bincount(roles, minlength=3)
     np.testing.assert_array_equal(counts, np.bincount(plain, minlength=3))
-    assert np.array_equal(roles, draw_roles(len(y), held_out=held_out, seed=seed, y=y))
+    assert np.array_equal(
+        roles, draw_roles(len(y), toys.run_settings(held_out=held_out), seed=seed, y=y)
+    )
     if counts.min() < 2 * len(sizes) or held_out > 0.5:
         return
     for k, size in enumerate(sizes):
@@ -152,7 +156,7 @@ def test_parts_that_cannot_be_are_refused(settings, partition, clients, message)
 
 def test_a_client_or_a_role_without_nodes_is_refused():
     with pytest.raises(DataError, match=r"nodes with held-out 0.7 leave .* to train"):
-        draw_roles(2, held_out=0.7, seed=0)
+        draw_roles(2, toys.run_settings(held_out=0.7), seed=0)
     crowded = toys.make_whole_graph(12, density=0.5)
     with pytest.raises(DataError, match=r"leaves \d+ of 12 clients without a node \("):
         partition_nodes("metis", crowded, 12, seed=0)
