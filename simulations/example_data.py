@@ -1,18 +1,22 @@
 """``fedgraph example-data``: example files of own data.
 
-It writes three folders: ``graphs`` (whole graphs of three sites, one of which has two
-bad rows), ``bank`` (one graph for each of two sites, whose nodes are classified) and
-``molecules`` (a table of SMILES with numbers for each of two sites). The data are
-generated, and the same each time.
+It writes ``graphs`` (whole graphs of three sites, one of which has two bad rows),
+``bank`` (one graph for each of two sites, whose nodes are classified) and ``molecules``
+(a table of SMILES with numbers for each of two sites). The other three are the data of
+the stories in docs, as the files that people have: ``transfers`` of banks,
+``connectomes`` of hospitals, ``compounds`` of laboratories. All are generated, and the
+same each time.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from fedgraph_flwr.core.errors import DataError
@@ -21,12 +25,19 @@ from fedgraph_flwr.core.seeding import numpy_rng
 SITES = {"north": 60, "south": 80, "west": 100}  # graphs
 BANKS = {"bank-a": 150, "bank-b": 200}  # nodes
 LABS = {"lab-a": 40, "lab-b": 60}  # molecules
+EXPORTS = {"alpha": 200, "beta": 300, "gamma": 400}  # accounts
+SCANNERS = {"north": 40, "south": 60, "west": 80}  # subjects
+COMPOUNDS = {"lab-1": 60, "lab-2": 90, "lab-3": 120}
 BAD_SITE = "west"
+_DAY_0 = datetime(2024, 1, 1)
+_REGIONS = 24  # of a brain
+_RINGS = ("c1ccccc1", "c1ccncc1", "C1CCCCC1", "C1CCNCC1", "c1ccsc1", "C1CCOC1")
+_CHAINS = ("C", "CC", "C=C", "C#C", "C(=O)", "N", "O", "C(F)", "S(=O)(=O)")
 _PARTS = ("C", "CC", "N", "O", "C(=O)", "c1ccccc1", "C(C)", "CO", "S")
 
 
 def write_examples(folder: Path) -> list[Path]:
-    """Write all examples into a new or empty folder; return the three folders."""
+    """Write all examples into a new or empty folder; return their folders."""
     if folder.exists() and any(folder.iterdir()):
         raise DataError(f"{folder} is not empty; name a new folder")
     try:
@@ -36,16 +47,25 @@ def write_examples(folder: Path) -> list[Path]:
             _write_bank(folder / "bank" / name, name, count)
         for name, count in LABS.items():
             _write_molecules(folder / "molecules", name, count)
+        for name, count in EXPORTS.items():
+            _write_transfers(folder / "transfers" / name, name, count)
+        for name, count in SCANNERS.items():
+            _write_connectomes(folder / "connectomes" / name, name, count)
+        for name, count in COMPOUNDS.items():
+            _write_compounds(folder / "compounds", name, count)
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written: {error}; name another folder"
         ) from error
-    return [folder / "graphs", folder / "bank", folder / "molecules"]
+    names = "graphs", "bank", "molecules", "transfers", "connectomes", "compounds"
+    return [folder / name for name in names]
 
 
-def _write(path: Path, header: str, rows: Iterable[Sequence[object]]) -> None:
+def _write(
+    path: Path, header: str, rows: Iterable[Sequence[object]], between: str = ","
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [header, *(",".join(map(str, row)) for row in rows)]
+    lines = [header, *(between.join(map(str, row)) for row in rows)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -107,11 +127,106 @@ def _write_molecules(folder: Path, name: str, count: int) -> None:
     _write(folder / f"{name}.csv", "id,smiles,solubility", rows)
 
 
+def _write_transfers(folder: Path, name: str, count: int) -> None:
+    """Accounts and transfers as a bank exports them, of 90 days.
+
+    Mules collect cash and transfers, and send the sum on by wire within hours. That
+    sending on is the fraud, 2 % of all transfers.
+    """
+    rng = numpy_rng(7, "example", "transfers", name)
+    ids = [f"{number:06d}" for number in rng.permutation(10**6)[: 2 * count]]
+    own, elsewhere = ids[:count], ids[count:]
+    is_mule = rng.random(count) < 0.06
+    mules = [own[n] for n in np.flatnonzero(is_mule)]
+    found: list[tuple[float, str, str, float, str, str]] = []
+    for _ in range(12 * count):
+        source, target = rng.choice(own, 2)
+        where = rng.random()
+        if where < 0.3:  # the other end is at another bank
+            away = str(rng.choice(elsewhere))
+            source, target = (away, target) if where < 0.1 else (source, away)
+        kind = str(rng.choice(["card", "wire", "cash"], p=[0.6, 0.3, 0.1]))
+        day, amount = 90 * rng.random(), float(np.exp(rng.normal(5, 1.2)))
+        found.append((day, source, target, amount, kind, "no"))
+    for _ in range(count // 13):
+        mule, day = str(rng.choice(mules)), 90 * rng.random()
+        parts = rng.uniform(400, 950, rng.integers(2, 4))
+        for part in parts:
+            kind, when = str(rng.choice(["cash", "wire"])), day + rng.random() / 4
+            found.append((when, str(rng.choice(ids)), mule, part, kind, "no"))
+        onward = str(rng.choice(mules if rng.random() < 0.5 else elsewhere))
+        for share in rng.dirichlet([9, 9, 9]):
+            when, part = day + 0.3 + rng.random() / 4, 0.95 * share * parts.sum()
+            found.append((when, mule, onward, part, "wire", "yes"))
+    transfers = [
+        (
+            source,
+            target,
+            f"{_DAY_0 + timedelta(when):%Y-%m-%d %H:%M}",
+            f"{amount:.2f}".replace(".", ","),
+            *rest,
+        )
+        for when, source, target, amount, *rest in sorted(found)
+    ]
+    accounts = [
+        (
+            own[n],
+            str(rng.choice(["private", "business"], p=[0.8, 0.2])),
+            f"{rng.integers(2010, 2024)}-{rng.integers(1, 13):02}-15",
+            "" if rng.random() < 0.2 else "mule" if is_mule[n] else "ok",
+        )
+        for n in range(count)
+    ]
+    head = "from_account;to_account;ts;amount;kind;fraud"
+    _write(folder / "accounts.csv", "account;segment;since;role", accounts, ";")
+    _write(folder / "transfers.csv", head, transfers, ";")
+
+
+def _write_connectomes(folder: Path, name: str, count: int) -> None:
+    """Correlations between regions; of patients a network of six is less coupled."""
+    rng = numpy_rng(7, "example", "connectomes", name)
+    is_patient = rng.random(count) < 0.5
+    scanner = rng.normal(0, 0.1)
+    fc = rng.normal(0.25 + scanner, 0.2, (count, _REGIONS, _REGIONS))
+    network = np.arange(_REGIONS) % 4
+    fc += 0.25 * (network[:, None] == network)
+    fc[:, :6, :6] -= 0.3 * is_patient[:, None, None]
+    fc = np.clip((fc + fc.transpose(0, 2, 1)) / 2, -0.99, 0.99)
+    fc[:, range(_REGIONS), range(_REGIONS)] = 1
+    subjects = [
+        (
+            f"{name}-{number:03}",
+            int(rng.normal(38 + 4 * is_patient[number], 9)),
+            str(rng.choice(["f", "m"])),
+            "patient" if is_patient[number] else "control",
+        )
+        for number in range(count)
+    ]
+    _write(folder / "subjects.csv", "subject,age,sex,diagnosis", subjects)
+    np.save(folder / "matrices.npy", fc.astype(np.float32))
+
+
+def _write_compounds(folder: Path, name: str, count: int) -> None:
+    """Rings with chains; two numbers of unlike units, a third of them not measured."""
+    rng = numpy_rng(7, "example", "compounds", name)
+    rows = []
+    for number in range(count):
+        ring = str(rng.choice(_RINGS))
+        chain = "".join(rng.choice(_CHAINS, rng.integers(1, 5)))
+        smiles = f"{chain}{ring}"
+        fat = smiles.upper().count("C") + 2 * chain.count("=C") - 3 * chain.count("O")
+        log_d = f"{0.4 * fat - 1 + rng.normal(0, 0.2):.2f}"
+        potency = f"{10 ** (4 - 0.25 * fat + rng.normal(0, 0.15)):.0f}"
+        values = [text if rng.random() < 2 / 3 else "" for text in (log_d, potency)]
+        rows.append((f"{name}-{number}", smiles, *values))
+    _write(folder / f"{name}.csv", "id,smiles,logD,IC50_nM", rows)
+
+
 def example_data(
     folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
 ) -> int:
     """Write example files of own data into a new folder."""
     for made in write_examples(folder):
-        found = sorted(made.rglob("*.csv"))
+        found = [path for path in made.rglob("*") if path.is_file()]
         sys.stdout.write(f"{made}: {len(found)} files\n")
     return 0

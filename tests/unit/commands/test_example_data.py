@@ -1,13 +1,23 @@
 """The example files of own data: what they hold, and that they can be read."""
 
+import numpy as np
 import pytest
 
 from datasets.own.graph_tables import build
 from datasets.own.infer import infer_schema
 from datasets.own.smiles import CsvFormat, build_from_csv
+from datasets.tabular.schema_file import read_schema
 from examples import fold_edges
 from simulations.cli import main as fedgraph
-from simulations.example_data import BAD_SITE, BANKS, LABS, SITES
+from simulations.example_data import (
+    BAD_SITE,
+    BANKS,
+    COMPOUNDS,
+    EXPORTS,
+    LABS,
+    SCANNERS,
+    SITES,
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +52,47 @@ def test_molecules_are_smiles_with_a_number(folder):
         found = build_from_csv("x", path, form, raw_sha256="")
         assert found.tasks == ["solubility"]  # and not their id
         assert len(found) == count
+
+
+def test_exports_of_banks_are_imported_with_their_fraud(folder, tmp_path):
+    for bank, count in EXPORTS.items():
+        files, out = folder / "transfers" / bank, tmp_path / bank
+        words = f"""site import --nodes {files}/accounts.csv --edges
+            {files}/transfers.csv --id account --label role --source from_account
+            --target to_account --time ts --edge-label fraud --out {out}"""
+        assert fedgraph(words.split()) == 0
+        if bank == "alpha":
+            schema = tmp_path / "schema.toml"
+            words = f"site schema {out} --out {schema}"
+            assert fedgraph(words.split()) == 0
+            text = schema.read_text()
+            assert text.count('outside = "refuse"') == 1
+            schema.write_text(text.replace('outside = "refuse"', 'outside = "node"'))
+        read = read_schema(tmp_path / "schema.toml")
+        data, *_ = build(out, read, bad_rows="refuse")
+        assert (data.y >= 0).sum() > 0.7 * count
+        assert 0.015 < (data.edge_y == read.edges.classes.index("yes")).mean() < 0.02
+        assert (not data.is_undirected, data.num_edge_features) == (True, 4)
+
+
+def test_matrices_of_hospitals_are_imported_with_their_weights(folder, tmp_path):
+    for site, count in SCANNERS.items():
+        files, out = folder / "connectomes" / site, tmp_path / site
+        words = f"""site import {files}/matrices.npy --table {files}/subjects.csv
+            --id subject --label diagnosis --density 0.3 --out {out}"""
+        assert fedgraph(words.split()) == 0
+        data, *_ = build(out, infer_schema(out, targets=["label"])[0])
+        assert (len(data), data.num_features) == (count, 24)
+        assert data.edge_weight.max() > 0.5
+
+
+def test_compounds_have_two_numbers_with_gaps(folder):
+    form = CsvFormat("smiles", "", "refuse", "regression")
+    for lab, count in COMPOUNDS.items():
+        path = folder / "compounds" / f"{lab}.csv"
+        found = build_from_csv("x", path, form, raw_sha256="")
+        assert (found.tasks, len(found)) == (["logD", "IC50_nM"], count)
+        assert 0.5 < (~np.isnan(found.y)).mean() < 0.8
 
 
 def test_nothing_is_written_over(folder, capsys):
