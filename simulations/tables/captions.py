@@ -23,6 +23,7 @@ _INTERVALS = {
     "split-t": "Student's t",
     "corrected-t": "Student's t, corrected for what splits of one data set share",
     "corrected-t-nodes": "Student's t, corrected for what splits of one graph share",
+    "corrected-t-natural": "Student's t, corrected for what splits share (20/60)",
 }
 _SPREADS = {
     "runs": "mean ± std (ddof 1) over pairs of run seed and split seed",

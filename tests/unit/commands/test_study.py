@@ -76,7 +76,11 @@ def test_differences_are_paired_by_both_seeds_and_the_split():
     expected = stats.ttest_1samp(found.values, 0).confidence_interval(0.95)
     assert np.allclose(found.interval("t"), expected)
     # Nadeau and Bengio: 1/3 becomes 1/3 + 1/8, or 1/3 + 35/30.
-    for kind, times in (("corrected-t", 11 / 8), ("corrected-t-nodes", 9 / 2)):
+    for kind, times in (
+        ("corrected-t", 11 / 8),
+        ("corrected-t-nodes", 9 / 2),
+        ("corrected-t-natural", 2),
+    ):
         wider = found.mean + (np.array(expected) - found.mean) * math.sqrt(times)
         assert np.allclose(found.interval(kind), wider)
     other = [result("b", 1, 0.6, split_seed=9), result("b", 2, 0.5, split_hash="x")]
