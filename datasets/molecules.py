@@ -10,6 +10,7 @@ nothing is scaled within a molecule, which would make features depend on the gra
 
 Two atoms that agree in every property have the same row, and a data set of millions of
 atoms has some hundred different ones: :func:`atom_kind` is what they are told apart by.
+Bonds are kept in the same way; :func:`bond_features` has their columns.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from .tabular.table import Rows
 Mol: TypeAlias = Any  # rdkit.Chem.Mol: RDKit is imported where it is used, being slow
 
 HYBRIDIZATIONS = ("SP", "SP2", "SP3", "SP3D", "SP3D2")
+BONDS = "atoms+bonds"  # value of setting ``features`` with which edges have features
 _MOST_COMPARISONS = 1_250_000  # for the CIP labels of a molecule, about a second
 
 
@@ -85,6 +87,7 @@ _STRICT = ("atomic_number", "charge", "mass")
 FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "atoms": tuple(BLOCKS),
+        BONDS: tuple(BLOCKS),
         "atoms-no-degree": tuple(name for name in BLOCKS if name != "degree"),
         "atoms-strict": _STRICT,
     }
@@ -135,7 +138,8 @@ def order_free(mol: Mol) -> Mol:
     Atoms are in the order of RDKit's canonical SMILES, without map numbers. The
     chirality of a tetrahedral centre is its CIP label: clockwise for R, anticlockwise
     for S, unspecified without a label, and "other" if labels take too long to find.
-    RDKit's own tag of a centre is relative to the order in which atoms are written.
+    RDKit's own tag of a centre is relative to the order in which atoms are written. Its
+    stereo of a double bond, Z or E, is not, and stays as it is.
     """
     from rdkit import Chem, rdBase
     from rdkit.Chem import ChiralType, rdCIPLabeler
@@ -150,12 +154,14 @@ def order_free(mol: Mol) -> Mol:
         return mol
     of_label = dict(zip("RS", tetrahedral, strict=True))
     unlabelled = ChiralType.CHI_UNSPECIFIED
+    labelled = Chem.Mol(mol)  # labels replace Z and E of bonds by cis and trans
     try:
-        rdCIPLabeler.AssignCIPLabels(mol, maxRecursiveIterations=_MOST_COMPARISONS)
+        rdCIPLabeler.AssignCIPLabels(labelled, maxRecursiveIterations=_MOST_COMPARISONS)
     except RuntimeError:  # a cage of high symmetry
         of_label, unlabelled = {}, ChiralType.CHI_OTHER
     for atom in centres:
-        label = atom.GetProp("_CIPCode") if atom.HasProp("_CIPCode") else ""
+        found = labelled.GetAtomWithIdx(atom.GetIdx())
+        label = found.GetProp("_CIPCode") if found.HasProp("_CIPCode") else ""
         atom.SetChiralTag(of_label.get(label.upper(), unlabelled))
     return mol
 
@@ -203,21 +209,73 @@ def atom_features(kind: AtomKind) -> NDArray[np.float32]:
     return row
 
 
-def bond_pairs(mol: Mol) -> list[tuple[int, int]]:
-    """List source and target of every bond, both ways, by source, then target."""
-    pairs: list[tuple[int, int]] = []
+class BondKind(NamedTuple):
+    """The properties of a bond from which its features are made.
+
+    ``stereo`` is RDKit's number: 0 none, 1 any, 2 Z, 3 E, 4 cis, 5 trans.
+    """
+
+    order: str
+    conjugated: bool
+    ring: bool
+    stereo: int
+
+
+ORDERS = ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC")
+NUM_STEREO = 6
+NUM_BOND_FEATURES = len(ORDERS) + 1 + 2 + NUM_STEREO + 1
+
+
+def bond_features(kind: BondKind) -> NDArray[np.float32]:
+    """Feature row of a kind of bond.
+
+    Parameters
+    ----------
+    kind : BondKind
+
+    Returns
+    -------
+    float32 array, shape (14,)
+        One-hot: single, double, triple, aromatic, other; then 1 if conjugated, 1 if in
+        a ring; one-hot: ``stereo`` 0 to 5, other.
+
+    Source
+    ------
+    Chemprop v1, as for atoms.
+
+    Differs
+    -------
+    There, a first column says that there is no bond, and the other kinds have none.
+    """
+    row = np.zeros(NUM_BOND_FEATURES, np.float32)
+    row[ORDERS.index(kind.order) if kind.order in ORDERS else len(ORDERS)] = 1
+    row[len(ORDERS) + 1 :][:2] = kind.conjugated, kind.ring
+    row[len(ORDERS) + 3 + min(kind.stereo, NUM_STEREO)] = 1
+    return row
+
+
+def directed_bonds(mol: Mol) -> list[tuple[int, int, BondKind]]:
+    """List source, target and kind of every bond, both ways, by source, then target."""
+    found: list[tuple[int, int, BondKind]] = []
     for bond in mol.GetBonds():
-        ends = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
-        pairs += [ends, ends[::-1]]
-    return sorted(pairs)
+        u, v = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+        kind = BondKind(
+            str(bond.GetBondType()),
+            bond.GetIsConjugated(),
+            bond.IsInRing(),
+            int(bond.GetStereo()),
+        )
+        found += [(u, v, kind), (v, u, kind)]
+    return sorted(found)
 
 
 log = logging.getLogger("flwr.fedgraph")
 
-FORMAT = 2  # part of every fingerprint: raise it when atoms or bonds are read otherwise
+FORMAT = 3  # part of every fingerprint: raise it when atoms or bonds are read otherwise
 SMILES_CSV = "smiles-csv"  # name of the data set of users' own molecules
 # What a model must have been trained on to read them: reword it when features change.
 OWN_COLUMNS = "atoms in canonical order, chirality by CIP labels"
+OWN_BONDS = f"{OWN_COLUMNS}; order, conjugation, ring and stereo of bonds"
 
 BadRow = tuple[int, str]  # its number, and why it cannot be used
 
@@ -230,6 +288,11 @@ class Molecules:
     ----------
     kinds : float32 array, shape (num_kinds, 133)
         Features of the different atoms; ``atom`` has the row of each node.
+    bond_kinds : float32 array, shape (num_bond_kinds, 14)
+        Features of the different bonds; ``bond`` has the row of each edge.
+    scaffold : int64 array, shape (num_graphs,)
+        Number of each molecule's Bemis-Murcko scaffold, in the order of the file; all
+        molecules without a ring have the same, empty one.
     y : float32 array, shape (num_graphs, num_tasks)
         Labels, NaN where missing; ``tasks`` are the names of its columns.
     row : int64 array, shape (num_graphs,)
@@ -241,6 +304,9 @@ class Molecules:
     name: str
     kinds: NDArray[np.float32]
     atom: NDArray[np.integer]
+    bond_kinds: NDArray[np.float32]
+    bond: NDArray[np.integer]
+    scaffold: IntArray
     edge_index: NDArray[np.int32]
     node_ptr: IntArray
     edge_ptr: IntArray
@@ -260,10 +326,12 @@ class Molecules:
         return len(self.y)
 
     def take(self, ids: IntArray, features: str = "atoms") -> GraphSet:
-        """Copy out the molecules ``ids``, in that order; x is float32.
+        """Copy out the molecules ``ids``, in that order; x and edge_attr are float32.
 
-        ``features`` is a key of ``atoms.FEATURES``.
+        ``features`` is a key of ``FEATURES``.
         """
+        has_bonds = features == BONDS
+        columns = OWN_BONDS if has_bonds else OWN_COLUMNS
         graphs = GraphSet(
             name=self.name,
             x=self.atom,
@@ -275,9 +343,15 @@ class Molecules:
             num_classes=len(self.tasks),
             is_undirected=True,
             raw_sha256=self.raw_sha256,
-            columns=OWN_COLUMNS if self.name == SMILES_CSV else "",
+            edge_attr=self.bond if has_bonds else None,
+            num_edge_features=NUM_BOND_FEATURES if has_bonds else 0,
+            columns=columns if self.name == SMILES_CSV else "",
         ).take(ids)
         table = np.ascontiguousarray(self.kinds[:, feature_columns(features)])
+        if has_bonds:
+            graphs = replace(
+                graphs, edge_attr=np.array(self.bond_kinds)[graphs.edge_attr]
+            )
         return replace(graphs, x=table[graphs.x], num_features=table.shape[1])
 
 
@@ -292,14 +366,20 @@ class MoleculeBuilder:
         self._as_written = as_written
         self.bad: list[BadRow] = []
         self._kinds: dict[AtomKind, int] = {}
+        self._bond_kinds: dict[BondKind, int] = {}
+        self._scaffolds: dict[str, int] = {}
         self._rows = array("q")
         self._atom = array("i")
+        self._bond = array("i")
+        self._scaffold = array("q")
         self._ends = array("i")
         self._num_nodes = array("q")
         self._num_edges = array("q")
 
     def add(self, smiles: str, row: int) -> int:
         """Add a molecule, or note why not; return the number of its atoms, or 0."""
+        from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
+
         try:
             mol = parse_smiles(smiles)
         except ValueError as error:
@@ -307,15 +387,18 @@ class MoleculeBuilder:
             return 0
         if not self._as_written:
             mol = order_free(mol)
-        kinds = self._kinds
+        kinds, bond_kinds, scaffolds = self._kinds, self._bond_kinds, self._scaffolds
         for atom in mol.GetAtoms():
             self._atom.append(kinds.setdefault(atom_kind(atom), len(kinds)))
-        pairs = bond_pairs(mol)
-        for pair in pairs:
-            self._ends.extend(pair)
+        bonds = directed_bonds(mol)
+        for *ends, kind in bonds:
+            self._ends.extend(ends)
+            self._bond.append(bond_kinds.setdefault(kind, len(bond_kinds)))
+        scaffold: str = MurckoScaffoldSmiles(mol=mol)  # type: ignore[no-untyped-call]
+        self._scaffold.append(scaffolds.setdefault(scaffold, len(scaffolds)))
         self._rows.append(row)
         self._num_nodes.append(mol.GetNumAtoms())
-        self._num_edges.append(len(pairs))
+        self._num_edges.append(len(bonds))
         return int(mol.GetNumAtoms())
 
     def finish(
@@ -329,10 +412,14 @@ class MoleculeBuilder:
     ) -> Molecules:
         """Join what was added; ``y`` has its rows in the order of adding."""
         kinds = [atom_features(kind) for kind in self._kinds]
+        bond_kinds = [bond_features(kind) for kind in self._bond_kinds]
         return Molecules(
             name=name,
             kinds=np.array(kinds, dtype=np.float32).reshape(-1, NUM_FEATURES),
             atom=np.array(self._atom, np.min_scalar_type(max(len(kinds) - 1, 0))),
+            bond_kinds=np.array(bond_kinds, np.float32).reshape(-1, NUM_BOND_FEATURES),
+            bond=np.array(self._bond, np.min_scalar_type(max(len(bond_kinds) - 1, 0))),
+            scaffold=np.array(self._scaffold, dtype=np.int64),
             edge_index=np.array(self._ends, dtype=np.int32).reshape(-1, 2).T,
             node_ptr=pointer(self._num_nodes),
             edge_ptr=pointer(self._num_edges),

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphPartition, IntArray
@@ -32,13 +30,14 @@ from .catalog import (
     reads_edges,
 )
 from .edge_items import edge_items
-from .molecules import SMILES_CSV, warn_once
+from .molecules import BONDS, SMILES_CSV, Molecules, warn_once
 from .node_clients import (
     natural_node_client,
     node_client,
     planted_client,
+    with_roles,
 )
-from .own.load import client_folder, own_graph_client, own_graphs_client
+from .own.load import client_folder, given_roles, own_graph_client, own_graphs_client
 from .own.smiles import check_csv_settings, client_file, load_client_file
 from .partitioners import NODE_PARTITIONERS, check_overlap
 from .plugged import plugged_client
@@ -66,8 +65,8 @@ def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPart
     molecules = load_moleculenet(
         name, data_dir=settings.data_dir, cache_dir=settings.cache_dir
     )
-    labels = Whole(label_checksum(molecules.y, molecules.node_ptr), molecules.y)
-    clients, val, test = _skewed(labels, settings)
+    whole = Whole(label_checksum(molecules.y, molecules.node_ptr), molecules)
+    clients, val, test = _skewed(whole, settings)
     own = clients[client_id]
     rows = np.sort(np.concatenate([own, val, test]))
     return GraphPartition(
@@ -79,22 +78,24 @@ def skewed_client(name: str, settings: RunSettings, client_id: int) -> GraphPart
         test=np.searchsorted(rows, test),
         tasks=tuple(molecules.tasks),
         shares_held_out=True,
-        whole_sha256=labels.sha256,
+        whole_sha256=whole.sha256,
     )
 
 
 @lru_cache(maxsize=2)
 def _skewed(
-    labels: Whole[NDArray[Any]], settings: RunSettings
+    whole: Whole[Molecules], settings: RunSettings
 ) -> tuple[list[IntArray], IntArray, IntArray]:
     """Training rows of each client, then validation and test rows of all."""
-    seed = settings.split_seed
+    y, scaffold = whole.content.y, np.array(whole.content.scaffold)
+    seed, everything = settings.split_seed, np.arange(len(y))
     train, val, test = splits.split_client(
-        np.arange(len(labels.content)),
-        labels.content,
-        seed=seed,
-        held_out=settings.held_out,
+        everything, y, seed=seed, held_out=settings.held_out
     )
+    if settings.split == "scaffold":
+        counts, what = (len(train), len(val), len(test)), whole.content.name
+        roles = splits.by_scaffold(scaffold, counts, f"molecules of {what}")
+        train, val, test = (everything[roles == role] for role in range(3))
     own = partitioners.quantity_skew(
         train, settings.num_clients, seed=seed, alpha=settings.dirichlet_alpha
     )
@@ -104,17 +105,23 @@ def _skewed(
 def file_client(name: str, settings: RunSettings, client_id: int) -> GraphPartition:  # noqa: ARG001
     """Client of partition "files": the molecules of its own CSV file.
 
-    The split depends on the split seed and the number of usable rows only, hence not
-    on how a file is reached, nor on other clients.
+    The split is that of the column ``split``, if there is one; else it depends on the
+    split seed and the usable rows only, hence not on how a file is reached, nor on
+    other clients.
     """
     molecules = load_client_file(settings, client_id)
-    bad = len(molecules.bad_row)
-    return splits.split_graphs(
-        client_id,
-        molecules.take(np.arange(len(molecules)), settings.features),
-        np.array(molecules.row),
-        settings,
-        source=client_file(settings, client_id).name,
+    path = client_file(settings, client_id)
+    graphs = molecules.take(np.arange(len(molecules)), settings.features)
+    rows, bad = np.array(molecules.row), len(molecules.bad_row)
+    if molecules.has_split and settings.held_out > 0:
+        roles = given_roles(molecules.role, path, client_id)
+        made = with_roles(client_id, graphs, rows, roles)
+    else:
+        scaffold = np.array(molecules.scaffold)
+        made = splits.split_graphs(client_id, graphs, rows, settings, scaffold=scaffold)
+    return replace(
+        made,
+        source=path.name,
         tasks=tuple(molecules.tasks),
         left_out=str(LeftOut("molecules", bad + len(molecules), bad)),
     )
@@ -160,9 +167,7 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
         )
     loaded = _load(info, settings, client_id)
     if not settings.edge_features:
-        graphs = replace(
-            loaded.graphs, edge_attr=None, edge_weight=None, num_edge_features=0
-        )
+        graphs = loaded.graphs.without_edge_features()
         loaded = replace(loaded, graphs=graphs, data_hash="")
     loaded = edge_items(loaded, settings)
     return add_noise(scaled(loaded, settings), settings)
@@ -282,12 +287,15 @@ def check_settings(settings: RunSettings) -> None:
         )
     check_noise(settings, label_kind(settings))
     has_times = info.name in _FROM_TABLES or label_kind(settings) in ("edges", "links")
-    if settings.split == "time" and not has_times:
-        raise ConfigError(
-            f"split must be 'random' for dataset {info.name!r} and task"
-            f" {settings.task!r}, got 'time': only edges and own tables have times; set"
-            " split in the run config"
-        )
+    for split, is_there, why in (
+        ("time", has_times, "only edges and own tables have times"),
+        ("scaffold", BONDS in info.features, "only molecules of SMILES have scaffolds"),
+    ):
+        if settings.split == split and not is_there:
+            raise ConfigError(
+                f"split must be 'random' for dataset {info.name!r} and task"
+                f" {settings.task!r}, got {split!r}: {why}; set split in the run config"
+            )
     _check_folds(settings)
     check_scales(settings)
     if info.name == SMILES_CSV:

@@ -29,8 +29,14 @@ from fedgraph_flwr.core.data import (
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.seeding import numpy_rng
 
+from .molecules import BONDS
+
 log = logging.getLogger("flwr.fedgraph")
 
+DECIDES = {  # a column ``split``, if it is read
+    True: "decides; held-out and split-seed are not read",
+    False: "is not used, as held-out is 0, or edges are learned",
+}
 MIN_GRAPHS = 3  # one each to train, validate and test
 
 
@@ -55,9 +61,18 @@ def check_is_drawn(settings: RunSettings, what: str) -> None:
 
 
 def split_graphs(
-    client_id: int, graphs: GraphSet, ids: IntArray, settings: RunSettings, **more: Any
+    client_id: int,
+    graphs: GraphSet,
+    ids: IntArray,
+    settings: RunSettings,
+    *,
+    scaffold: IntArray | None = None,
+    **more: Any,
 ) -> GraphPartition:
-    """Split a client's graphs by the run's settings; ``more`` is said of them."""
+    """Split a client's graphs by the run's settings; ``more`` is said of them.
+
+    ``scaffold`` has the number of each molecule's scaffold.
+    """
     what, roles = f"graphs of client {client_id}", None
     if settings.folds > 1:
         strata = None if graphs.has_tasks else graphs.y
@@ -71,6 +86,8 @@ def split_graphs(
         )
     if settings.split == "time":
         roles = by_time(graphs.time, (len(train), len(val), len(test)), what)
+    if settings.split == "scaffold" and scaffold is not None:
+        roles = by_scaffold(scaffold, (len(train), len(val), len(test)), what)
     if roles is not None:
         train, val, test = (np.flatnonzero(roles == role) for role in range(3))
     return GraphPartition(
@@ -120,6 +137,48 @@ def fold_roles(
     part[order] = np.arange(count) % folds
     distance = (part - settings.fold) % folds
     return np.where(distance == 0, 2, np.where(distance == 1, 1, 0))
+
+
+def by_scaffold(scaffold: IntArray, counts: tuple[int, ...], what: str) -> IntArray:
+    """Role of each molecule: common scaffolds train (0), rare validate (1), test (2).
+
+    All molecules of a scaffold have one role, also all without rings, which have the
+    empty one. Beginning with the smallest, scaffolds test as long as there is room for
+    them, then validate; each part has one at least.
+
+    Parameters
+    ----------
+    scaffold : int array, shape (num_molecules,)
+        Number of each molecule's scaffold, by first appearance.
+    counts : tuple of int
+        How many molecules the parts are to have.
+    what : str
+        The molecules, in words.
+
+    Raises
+    ------
+    DataError
+        There are fewer scaffolds than parts.
+
+    Source
+    ------
+    DeepChem, ``ScaffoldSplitter.split``: the same, if single molecules fill both parts.
+    """
+    sizes = np.bincount(scaffold)
+    if len(sizes) < np.count_nonzero(counts):
+        raise DataError(
+            f"split 'scaffold' leaves no {what} to validate or to test: all"
+            f" {len(scaffold)} have {len(sizes)} scaffold(s); add molecules of other"
+            " scaffolds, or set split to 'random'"
+        )
+    ascending = np.lexsort((np.arange(len(sizes)), sizes))
+    ends, roles, start = np.cumsum(sizes[ascending]), np.zeros_like(sizes), 0
+    for role in (2, 1):
+        before = ends[start - 1] if start else 0
+        stop = int(np.searchsorted(ends, before + counts[role], "right"))
+        stop = max(stop, start + (counts[role] > 0))
+        roles[ascending[start:stop]], start = role, stop
+    return roles[scaffold]
 
 
 def by_time(
@@ -264,6 +323,12 @@ def check_noise(settings: RunSettings, label_kind: str) -> None:
                     f"{key} must be 0 where edges are learned, got {share:g}; set it to"
                     " 0 in the run config"
                 )
+    if settings.split_noise_edges and settings.features == BONDS:
+        raise ConfigError(
+            f"split-noise-edges must be 0 with features {BONDS!r}, got"
+            f" {settings.split_noise_edges:g}: a new edge would have no bond; set it to"
+            " 0 in the run config, or features to 'atoms'"
+        )
     if settings.split_noise_labels and label_kind == "regression":
         raise ConfigError(
             f"split-noise-labels must be 0 for labels that are numbers, got"

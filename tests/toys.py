@@ -73,7 +73,8 @@ def smiles_to_graph(smiles: str) -> tuple[np.ndarray, np.ndarray]:
     """Atoms as rows, and edges both ways, of one SMILES string."""
     mol = molecules.parse_smiles(smiles)
     kinds = [molecules.atom_kind(atom) for atom in mol.GetAtoms()]
-    pairs = np.array(molecules.bond_pairs(mol), dtype=np.int32).reshape(-1, 2)
+    ends = [ends for *ends, _ in molecules.directed_bonds(mol)]
+    pairs = np.array(ends, dtype=np.int32).reshape(-1, 2)
     return np.stack([molecules.atom_features(kind) for kind in kinds]), pairs.T
 
 

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray
@@ -21,7 +22,7 @@ from fedgraph_flwr.core.words import shortened
 
 from ..molecules import SMILES_CSV, list_all, warn_left_out, warn_once
 from ..node_clients import draw_roles, with_roles
-from ..splits import by_time, check_is_drawn, need_graphs, split_graphs
+from ..splits import DECIDES, by_time, check_is_drawn, need_graphs, split_graphs
 from ..tabular.encode import NO_ROLE, ROLES, count_rows
 from ..tabular.schema_file import (
     GRAPH_CSV,
@@ -137,9 +138,7 @@ def load_own(settings: RunSettings, client_id: int) -> tuple[Path, OwnData]:
             check_is_drawn(settings, f"column 'split' of {folder}")
         is_read = settings.dataset == GRAPH_CSV or settings.held_out > 0
         is_read &= settings.task not in OF_EDGES
-        decides = "decides; held-out and split-seed are not read"
-        none = "is not used, as held-out is 0, or edges are learned"
-        warn_once(f"{folder}: column split {decides if is_read else none}")
+        warn_once(f"{folder}: column split {DECIDES[is_read]}")
     return folder, data
 
 
@@ -204,12 +203,12 @@ def own_graphs_client(settings: RunSettings, client_id: int) -> GraphPartition:
         )
     rows, source = np.array(data.row), f"{folder.name}/graphs"
     if data.has_split and settings.held_out > 0:
-        made = with_roles(client_id, graphs, rows, _given(data, folder, client_id))
-        made = replace(made, source=source)
+        roles = given_roles(data.role, folder, client_id)
+        made = with_roles(client_id, graphs, rows, roles)
     else:
-        made = split_graphs(client_id, graphs, rows, settings, source=source)
+        made = split_graphs(client_id, graphs, rows, settings)
     tasks, left_out = tuple(data.tasks), ", ".join(data.left_out)
-    return replace(made, tasks=tasks, left_out=left_out)
+    return replace(made, source=source, tasks=tasks, left_out=left_out)
 
 
 def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
@@ -228,7 +227,7 @@ def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
             " classes of nodes as [target] of the schema"
         )
     elif data.has_split:
-        roles = _given(data, folder, client_id)
+        roles = given_roles(data.role, folder, client_id)
     else:
         labelled = np.flatnonzero(graphs.y >= 0)
         roles = np.full(len(graphs.y), NO_ROLE)
@@ -250,12 +249,12 @@ def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
     return replace(made, left_out=", ".join(data.left_out))
 
 
-def _given(data: OwnData, folder: Path, client_id: int) -> IntArray:
+def given_roles(role: NDArray[np.int8], place: Path, client_id: int) -> IntArray:
     """Return the roles of column ``split``; each must be there."""
-    roles = np.array(data.role, np.int64)
+    roles = np.array(role, np.int64)
     if empty := [name for name, role in ROLES.items() if role not in roles]:
         raise DataError(
-            f"client {client_id}: column 'split' of {folder} names nothing"
+            f"client {client_id}: column 'split' of {place} names nothing"
             f" {' and nothing '.join(empty)}; name at least one of each, or delete the"
             " column to have a split drawn"
         )

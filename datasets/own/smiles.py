@@ -8,11 +8,12 @@ client's graphs and splits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.errors import ConfigError, DataError
@@ -29,9 +30,16 @@ from ..molecules import (
     warn_left_out,
     warn_once,
 )
-from ..splits import need_graphs
+from ..splits import DECIDES, check_is_drawn, need_graphs
 from ..tabular.cells import MIN_COUNT, TRUTH, is_missing, not_known, readings
-from ..tabular.encode import LeftOut, encode_targets, first_few, read_numbers
+from ..tabular.encode import (
+    NO_ROLE,
+    LeftOut,
+    encode_roles,
+    encode_targets,
+    first_few,
+    read_numbers,
+)
 from ..tabular.schema_file import ALL, Schema
 from ..tabular.table import (
     CORRECT_PLACE,
@@ -43,7 +51,7 @@ from ..tabular.table import (
     unchanged,
 )
 
-_TABLE = 9  # part of every fingerprint: raise it when a file is read otherwise
+_TABLE = 10  # part of every fingerprint: raise it when a file is read otherwise
 _CURE = (
     "if that column holds no labels, name those that do in csv-label-columns; else"
     " correct it, or set csv-label-kind to 'regression' where labels are any numbers"
@@ -116,6 +124,9 @@ def load_client_file(settings: RunSettings, client_id: int) -> CsvMolecules:
     own = client_id if is_folder else 0
     is_guess = not settings.csv_label_columns.strip()
     _tell_columns(files[own], sets[own], is_guess=is_guess)
+    if sets[own].has_split:
+        check_is_drawn(settings, f"column 'split' of {files[own]}")
+        warn_once(f"{files[own]}: column split {DECIDES[settings.held_out > 0]}")
     if bad := sets[own].bad:
         count = len(bad) + len(sets[own])
         words = f"{len(bad)} of {count} rows of {files[own]} cannot be used"
@@ -218,12 +229,20 @@ class CsvMolecules(Molecules):
     """Molecules of a CSV file, as cached.
 
     ``numbering`` are columns that count rows, ``unused`` further ones that are no
-    labels; ``doubts`` name cells that may mean something else, and their share.
+    labels; ``remarks`` name cells that may mean something else, and their share.
+    ``role`` is 0 for a molecule that trains, 1 validates, 2 tests, by column ``split``;
+    all are -1 without it.
     """
 
+    role: NDArray[np.int8]
     numbering: list[str]
     unused: list[str]
     remarks: list[str]
+
+    @property
+    def has_split(self) -> bool:
+        """Whether the file has a column ``split``."""
+        return bool((self.role != NO_ROLE).all())
 
 
 def build_from_csv(
@@ -257,6 +276,11 @@ def build_from_csv(
         for task, cells in ((task, rows.cells[task]) for task in tasks)
         for note in not_known(task, cells, MIN_COUNT, numbers=read_numbers(cells))
     ]
+    role = np.full(len(rows.lines), NO_ROLE, np.int8)
+    if SPLIT in rows.cells and SPLIT not in tasks:
+        role, wrong = encode_roles(SPLIT, rows, may_miss=False)
+        odd = {row: f"column {column!r} {text}" for row, column, text in wrong}
+        rows = replace(rows, odd={**odd, **rows.odd})
     builder = MoleculeBuilder()
     kept, bad = add_all(builder, rows, form.smiles_column)
     named = first_few(list_all(bad, "line"))
@@ -275,9 +299,10 @@ def build_from_csv(
             f" correct them{then}"
         )
     made = builder.finish(name, labels[kept], tasks, raw_sha256=raw_sha256, bad=bad)
-    used = {form.smiles_column, *tasks, *ids}
+    used = {form.smiles_column, *tasks, *ids, SPLIT}
     return CsvMolecules(
         **vars(made),
+        role=role[kept],
         numbering=ids,
         unused=[column for column in rows.cells if column and column not in used],
         remarks=remarks,
@@ -304,7 +329,7 @@ def _label_columns(
     cells = {
         name: [cell for at, cell in enumerate(column) if at not in rows.odd]
         for name, column in rows.cells.items()
-        if name != smiles
+        if name not in (smiles, SPLIT)
     }
     found = [name for name in cells if _holds_numbers(cells[name], form.kind)]
     ids = [name for name in found if not name or _is_id(cells[name])]

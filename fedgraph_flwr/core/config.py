@@ -299,8 +299,9 @@ class RunSettings(Settings):
     held_out: float = number("auto", 0, 1, high_open=True, auto=True)
     """Share of each client's graphs, or of all nodes, kept from training: half
     validates, half tests."""
-    split: str = choice("random", "random", "time")
-    """How items are held out: at random, or the newest (`time`)."""
+    split: str = choice("random", "random", "scaffold", "time")
+    """How items are held out: at random, molecules of rare scaffolds (`scaffold`), or
+    the newest (`time`)."""
     folds: int = integer(1, 1, 20)
     """Parts of a cross-validation within each client; 1: none, `held-out` decides."""
     fold: int = integer(0, 0, 19)
@@ -312,6 +313,7 @@ class RunSettings(Settings):
         "attributes",
         "labels+attributes",
         "atoms",
+        "atoms+bonds",
         "atoms-no-degree",
         "atoms-strict",
         "row-normalized",
@@ -320,7 +322,7 @@ class RunSettings(Settings):
         "schema",
         auto=True,
     )
-    """What describes a node."""
+    """What describes a node; with `atoms+bonds` edges, too."""
     task_masks: str = task_masks("all")
     """Label columns that each client trains on. `exclusive`: a column has one owner;
     `overlapping`: two."""

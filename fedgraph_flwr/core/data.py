@@ -180,6 +180,10 @@ class GraphSet:
             edge_y=None,
         )
 
+    def without_edge_features(self) -> GraphSet:
+        """Return the graphs without features and weights of edges."""
+        return replace(self, edge_attr=None, edge_weight=None, num_edge_features=0)
+
     def take_edges(self, edges: IntArray) -> GraphSet:
         """Keep the edges at these positions, ascending, and all nodes."""
         graph = np.repeat(np.arange(len(self)), np.diff(self.edge_ptr))

@@ -39,6 +39,7 @@ TELLS_EDGES = {
         "its degree block is a function of the edges; use 'atoms-no-degree', or"
         " 'atoms-strict', which also drops the other blocks that depend on bonds"
     ),
+    "atoms+bonds": "noise does not cover what edges carry; use 'atoms-no-degree'",
 }
 
 
@@ -167,11 +168,15 @@ def check_privacy(
             " set both to 0 in the run config"
         )
     why = TELLS_EDGES.get(settings.features)
-    if why and not privacy.keep_edge_features:
+    has_bonds = settings.features == "atoms+bonds"
+    if why and (has_bonds or not privacy.keep_edge_features):
+        keep = (
+            "; or set privacy.keep-edge-features to true and report that only the"
+            " adjacency is protected"
+        )
         raise ConfigError(
-            f"features {settings.features!r} undo privacy.edge-epsilon: {why}; or set"
-            " privacy.keep-edge-features to true and report that only the adjacency"
-            " is protected"
+            f"features {settings.features!r} undo privacy.edge-epsilon:"
+            f" {why}{'' if has_bonds else keep}"
         )
 
 

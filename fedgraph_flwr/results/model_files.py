@@ -204,7 +204,10 @@ def _owners(name: str, strategy: AbstractGraphStrategy) -> list[int]:
 
 _SUFFIX = ".safetensors"
 # Keys that decide who trains and tests on what, in one data set.
-_SPLIT = ("split-seed", "partition", "num-clients", "held-out", "held-out-clients")
+_SPLIT = (
+    *("split", "split-seed", "partition", "num-clients"),
+    *("held-out", "held-out-clients"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +344,7 @@ def _warn_of_other_split(
     changed = [
         f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
         for key in _SPLIT
-        if before.get(key) != now.get(key)
+        if before.get(key, now.get(key)) != now.get(key)
     ]
     if changed and before["dataset"] == now["dataset"]:
         log(

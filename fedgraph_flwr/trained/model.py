@@ -257,7 +257,8 @@ class TrainedModel:
         tasks = list(self.about.outputs) if has_tasks else []
         items = datasets.load_new(settings, Path(path), tasks, schema=self.about.schema)
         self._check(items.graphs)
-        new = _all_to_test(items.graphs)
+        is_whole, graphs = settings.edge_features, items.graphs
+        new = _all_to_test(graphs if is_whole else graphs.without_edge_features())
         if self.about.kind == "regression":
             new = replace(new, scales=datasets.target_scales(settings, tasks))
         found = self.outputs(new)

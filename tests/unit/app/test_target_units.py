@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from datasets.molecules import warn_once
 from datasets.own.infer import infer_schema
 from datasets.tabular.schema_file import write_schema
 from fedgraph_flwr.core.data import TELLS, Statistics
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.node import serve
 from fedgraph_flwr.results.printed import summary_table, unlike_targets
 from fedgraph_flwr.trained import load_model
@@ -25,6 +27,7 @@ from simulations.inline import run_inline
 CHAINS = [
     f"{'C' * k}{end}" for k in range(1, 7) for end in ("O", "N", "Cl", "[C@H](F)N")
 ]
+RINGED = [*CHAINS, *("C1CC1", "c1ccccc1C", "C1CC1/C=C/F", "N1CCC1", "C1CCC1=O")]
 UNITS = 1024.0, 2048.0  # powers of two: scaling by them is exact
 
 
@@ -47,12 +50,12 @@ def value(k, times=1.0, plus=0.0):
     return "" if k % 7 == 3 else repr((k * 5 % 17) / 4 * times + plus)
 
 
-def molecules(folder, sites=((1.0, 0.0), (1.0, 0.0)), second=1.0):
+def molecules(folder, sites=((1.0, 0.0), (1.0, 0.0)), second=1.0, smiles=CHAINS):
     """Files with targets a, in the unit of the site, and b."""
     for site, (times, plus) in enumerate(sites):
         rows = [
             [s, value(k + site, times, plus), value(k + 2, second)]
-            for k, s in enumerate(CHAINS)
+            for k, s in enumerate(smiles)
         ]
         write(folder / f"{site}.csv", ["smiles", "a", "b"], rows)
 
@@ -73,7 +76,7 @@ def tables(folder, sites=((1.0, 0.0), (1.0, 0.0)), second=1.0):
         write(place / "edges.csv", ["graph", "source", "target"], ring)
 
 
-def start(tmp_path, name, method="fedavg", make=molecules, scale="", **made):
+def start(tmp_path, name, method="fedavg", make=molecules, scale="", more=(), **made):
     """Run a method on two sites; ``scale`` is that of target a: (shift, scale)."""
     data = tmp_path / name / "data"
     make(data, **made)
@@ -90,8 +93,28 @@ def start(tmp_path, name, method="fedavg", make=molecules, scale="", **made):
     }
     config = {**toys.TINY, **places, **own, "data-dir": str(data), "method": method,
         "csv-label-kind": "regression", "num-clients": 2, "num-server-rounds": 2,
-        "shared-group": "all", "fgcl.views": "clean"}  # fmt: skip
+        "shared-group": "all", "fgcl.views": "clean", **dict(more)}  # fmt: skip
     return toys.Run(run_inline(config), config)
+
+
+@pytest.mark.parametrize(
+    "own", [{"encoder": "gine"}, {"encoder": "gatv2", "edge-features": False}]
+)
+def test_models_of_bonds_predict_as_in_the_run(tmp_path, own):
+    """Two targets with gaps, split by scaffold; new molecules have bonds, too."""
+    more = {"features": "atoms+bonds", "split": "scaffold", **own}
+    run = start(tmp_path, "bonds", scale=(2.0, 1.5), more=more, smiles=RINGED)
+    folder = tmp_path / "bonds" / "state" / run.path.name / "client-1" / "model"
+    site, final = tmp_path / "bonds" / "data" / "1.csv", run.summary["final"]
+    model = load_model(folder, cache_dir=str(tmp_path / "cache"))
+    test, new = model.predict_test(site), model.predict_folder(site)
+    assert test.score() == final["per_client"]["1"]
+    assert test.by_target()["a"] == final["by_task"]["mae"]["a"]["1"]
+    rows = [int(name) for name in test.names]
+    assert np.allclose(new.outputs[rows], test.outputs, rtol=1e-4)
+    plain = replace(model, settings=replace(model.settings, features="atoms"))
+    with pytest.raises(DataError, match=r"the model reads 133 features .* of bonds"):
+        plain.predict_folder(site)
 
 
 def close(a, b):

@@ -108,6 +108,11 @@ def test_evaluation_is_cut_where_matrices_would_not_fit(tmp_path, monkeypatch):
         ("fgcl", {"privacy.edge-epsilon": -1.0}, "must be a finite number >= 0"),
         ("fgcl", {"privacy.edge-epsilon": math.inf}, "must be a finite number >= 0"),
         ("fgcl", {"features": "atoms"}, "its degree block is a function of the edges"),
+        (
+            "fgcl",
+            {"features": "atoms+bonds", "privacy.keep-edge-features": True},
+            "'atoms.bonds' undo .*: noise does not cover what edges carry",
+        ),
         ("fgcl", UPDATES, "privacy.both to true to have both"),
         ("fgcl", {"dataset": "synthetic", "features": "labels"}, "is for multi-task"),
         ("moon", {"dataset": "BACE"}, "is for graph classification, which needs"),

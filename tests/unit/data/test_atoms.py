@@ -1,13 +1,18 @@
 """Atoms and bonds of SMILES strings, against slow loops over RDKit's own values."""
 
+import csv
+from pathlib import Path
+
 import numpy as np
 import pytest
 import toys
 from rdkit import Chem
+from rdkit.Chem.Scaffolds.MurckoScaffold import GetScaffoldForMol
 from torch_geometric.utils import from_smiles
 
 from datasets import molecules
 from datasets.molecules import MoleculeBuilder
+from datasets.public.moleculenet import load_moleculenet
 
 EXOTIC = ("[Pt@SP1](F)(Cl)(Br)N", "[Es]", "[Lr]")  # PyG knows no hybridisation SP2D
 SMILES = (
@@ -30,6 +35,8 @@ SMILES = (
     "[O-2].[Mg+2]",
     "C1CC1C#N",
     "c1ccc2[nH]ccc2c1",
+    "C/C=C/C=C\\C",
+    "[NH3]->[Pt](Cl)(Cl)<-[NH3]",
 )
 
 
@@ -68,12 +75,68 @@ def test_edges_are_pygs(smiles):
     assert np.array_equal(edges, from_smiles(smiles).edge_index.numpy())
 
 
+def slow_bond(bond):
+    """Write the features out as Chemprop v1 lists them, and a column of other kinds."""
+    kinds, stereo = Chem.BondType, bond.GetStereo()
+    of_kind = [kinds.SINGLE, kinds.DOUBLE, kinds.TRIPLE, kinds.AROMATIC]
+    row = [bond.GetBondType() == kind for kind in of_kind]
+    row += [not any(row), bond.GetIsConjugated(), bond.IsInRing()]
+    return [*row, *(stereo == Chem.BondStereo.values[k] for k in range(6)), stereo > 5]
+
+
+def assert_bonds(graphs, mols):
+    """Each edge of each graph has the features of its bond."""
+    assert graphs.num_edge_features == 14
+    assert len(mols) == len(graphs)
+    expected = []
+    for g, mol in enumerate(mols):
+        ends = graphs.edge_index[:, graphs.edge_ptr[g] : graphs.edge_ptr[g + 1]]
+        assert ends.shape[1] == 2 * mol.GetNumBonds()
+        bonds = (mol.GetBondBetweenAtoms(u, v) for u, v in ends.T.tolist())
+        expected += map(slow_bond, bonds)
+    assert np.array_equal(graphs.edge_attr, expected)
+
+
+def build(smiles, **how):
+    """Make a set of one molecule."""
+    builder = MoleculeBuilder(**how)
+    assert builder.add(smiles, 0)
+    y = np.zeros((1, 1), np.float32)
+    return builder.finish("toy", y, ["y"], raw_sha256="", bad=[])
+
+
+@pytest.mark.parametrize("smiles", [s for s in SMILES if len(s) > 10])
+def test_bonds_are_those_of_a_slow_loop(smiles):
+    made = build(smiles, as_written=True)
+    assert_bonds(made.take(np.arange(1), "atoms+bonds"), [Chem.MolFromSmiles(smiles)])
+    assert made.take(np.arange(1)).edge_attr is None
+
+
+@pytest.mark.parametrize(("name", "file"), [("BBBP", "bbbp/raw/BBBP.csv"),
+    ("ClinTox", "clintox/raw/clintox.csv")])  # fmt: skip
+def test_real_bonds_and_scaffolds_are_rdkits(data_dir, tmp_path, name, file):
+    made = load_moleculenet(name, data_dir=data_dir, cache_dir=str(tmp_path))
+    with (Path(data_dir) / "moleculenet" / file).open() as handle:
+        smiles = [row["smiles"] for row in csv.DictReader(handle)]
+    mols = [m for m in map(Chem.MolFromSmiles, smiles) if m is not None]
+    assert_bonds(made.take(np.arange(len(made)), "atoms+bonds"), mols)
+    names = [Chem.MolToSmiles(GetScaffoldForMol(m), isomericSmiles=False) for m in mols]
+    assert made.scaffold.tolist() == [[*dict.fromkeys(names)].index(n) for n in names]
+    is_turned = ["/" in Chem.MolToSmiles(mol) for mol in mols]
+    for mol in [
+        *mols[:30],
+        *(m for m, yes in zip(mols, is_turned, strict=True) if yes),
+    ]:
+        spelled = Chem.MolToRandomSmilesVect(mol, 3, randomSeed=1)
+        assert len({graph_of(s) for s in spelled}) == 1
+
+
 def test_private_features_drop_blocks():
     without = {
         name: sorted(set(range(133)) - set(molecules.feature_columns(name).tolist()))
         for name in molecules.FEATURES
     }
-    assert without["atoms"] == []
+    assert without["atoms"] == without["atoms+bonds"] == []
     assert without["atoms-no-degree"] == list(range(101, 108))
     assert without["atoms-strict"] == [*range(101, 108), *range(114, 132)]
 
@@ -103,17 +166,16 @@ SPELLINGS = (
     ("[H]C([H])([H])O", "[CH3][OH]", "CS"),
     ("C1=CC=CC=C1O", "Oc1ccccc1", "OC1CCCCC1"),
     ("[NH3]->[Pt](Cl)(Cl)<-[NH3]", "Cl[Pt](<-[NH3])(<-[NH3])Cl", "Cl[Pt](Cl)(N)N"),
+    ("C/C=C/C", "C\\C=C\\C", "C(/C)=C\\C", "C/C=C\\C"),
+    ("C/C=C/[C@H](O)F", "F[C@@H](O)/C=C/C", "C/C=C\\[C@H](O)F"),
 )  # fmt: skip
 
 
 def graph_of(smiles, **how):
     """Bytes of a molecule of users' own, as a set of one row."""
-    builder = MoleculeBuilder(**how)
-    assert builder.add(smiles, 0)
-    y = np.zeros((1, 1), np.float32)
-    made = builder.finish("toy", y, ["y"], raw_sha256="", bad=[])
-    graphs = made.take(np.arange(1))
-    return graphs.x.tobytes() + graphs.edge_index.tobytes()
+    graphs = build(smiles, **how).take(np.arange(1), "atoms+bonds")
+    arrays = graphs.x, graphs.edge_index, graphs.edge_attr
+    return b"".join(array.tobytes() for array in arrays)
 
 
 @pytest.mark.parametrize("row", SPELLINGS, ids=lambda row: row[0])
@@ -123,6 +185,10 @@ def test_every_spelling_of_a_molecule_gives_the_same_bytes(row):
     spellings += Chem.MolToRandomSmilesVect(mol, 20, randomSeed=1)
     assert len(set(spellings)) > 2
     assert len({graph_of(smiles) for smiles in spellings}) == 1
+    kinds = (
+        build(s, as_written=a).bond_kinds.tolist() for s in spellings for a in (0, 1)
+    )
+    assert len({tuple(sorted(map(tuple, found))) for found in kinds}) == 1
     assert graph_of(other) != graph_of(spellings[0])
 
 

@@ -110,11 +110,10 @@ def test_what_is_not_known_and_truth_values_are_read_as_in_tables(load, caplog, 
 
 
 def test_columns_that_are_not_used_are_told(load, caplog):
-    """Else a split of one's own would be passed over, and its test set trained on."""
     load({"a.csv": "smiles,y,note\nC,0,x\nCC,1,x\nCCC,0,x\n"})
     assert "a.csv: not used: column(s) note\n" in caplog.text
-    load({"a.csv": "smiles,y,split\nC,0,train\nCC,1,val\nCCC,0,test\n"})
-    assert "column(s) split; the split is drawn by split-seed and" in caplog.text
+    load({"a.csv": "smiles,y,Split\nC,0,train\nCC,1,val\nCCC,0,test\n"})
+    assert "column(s) Split; the split is drawn by split-seed and" in caplog.text
 
 
 def test_file_by_hand(load):
@@ -253,6 +252,43 @@ def test_a_client_is_the_same_in_simulation_and_at_its_site(tmp_path):
         assert sizes == [[16, 2, 2], [16, 2, 3], [17, 2, 3]][client]
         together = np.concatenate([own.positions(split) for split in SPLITS])
         assert sorted(together) == list(range(20 + client))
+
+
+ROLES = ["train", "test", "val"] * 4
+RINGS = ("C", "CC", "CO", "C1CC1", "CC1CC1", "c1ccccc1")  # of three scaffolds
+
+
+@pytest.mark.parametrize(
+    ("roles", "changes", "found"),
+    [
+        (ROLES, {}, [[0, 3, 6, 9], [2, 5, 8, 11], [1, 4, 7, 10]]),
+        (["x", *ROLES[1:]], {}, [[3, 6, 9], [2, 5, 8, 11], [1, 4, 7, 10]]),
+        (ROLES, {"held_out": 0.0}, [[*range(12)], [], []]),
+        (["x", *ROLES[1:]], {"csv_bad_rows": "refuse"}, "2: column 'split' must be tr"),
+        (["0", "1"] * 6, {}, "no usable row.*split' must be .*got '0'"),
+        (["train", "test"] * 6, {}, "'split' of .*a.csv names nothing val"),
+        (ROLES, {"split": "scaffold"}, "split is 'scaffold', but client 0 has a colum"),
+        ([], {"split": "scaffold"}, [[0, 1, 2, 6, 7, 8], [3, 4, 9, 10], [5, 11]]),
+    ],
+)  # fmt: skip
+def test_splits_that_are_not_drawn(tmp_path, roles, changes, found):
+    """A column ``split`` is no label; scaffolds stay together."""
+    rows = [f"{RINGS[r % 6]},{r % 5 % 2}" for r in range(12)]
+    if roles:
+        rows = [f"{row},{role}" for row, role in zip(rows, roles, strict=True)]
+    path = tmp_path / "a.csv"
+    head = "smiles,y" + ",split" * bool(roles)
+    path.write_text("\n".join([head, *rows]))
+    run = settings(path, tmp_path, **{"num_clients": 1, **changes})
+    datasets.check_settings(run)
+    if isinstance(found, str):
+        with pytest.raises(DataError, match=found):
+            datasets.load_partition(run, 0)
+        return
+    made = datasets.load_partition(run, 0)
+    assert made.tasks == ("y",)
+    parts = (made.graph_ids[made.positions(split)].tolist() for split in SPLITS)
+    assert list(parts) == found
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(load, monkeypatch):
