@@ -86,22 +86,19 @@ def slow_bond(bond):
 
 def assert_bonds(graphs, mols):
     """Each edge of each graph has the features of its bond."""
-    assert graphs.num_edge_features == 14
-    assert len(mols) == len(graphs)
+    assert (len(mols), graphs.num_edge_features) == (len(graphs), 14)
     expected = []
     for g, mol in enumerate(mols):
         ends = graphs.edge_index[:, graphs.edge_ptr[g] : graphs.edge_ptr[g + 1]]
-        assert ends.shape[1] == 2 * mol.GetNumBonds()
         bonds = (mol.GetBondBetweenAtoms(u, v) for u, v in ends.T.tolist())
         expected += map(slow_bond, bonds)
-    assert np.array_equal(graphs.edge_attr, expected)
+    assert np.array_equal(graphs.edge_attr, np.reshape(expected, (-1, 14)))
 
 
 def build(smiles, **how):
     """Make a set of one molecule."""
-    builder = MoleculeBuilder(**how)
+    builder, y = MoleculeBuilder(**how), np.zeros((1, 1), np.float32)
     assert builder.add(smiles, 0)
-    y = np.zeros((1, 1), np.float32)
     return builder.finish("toy", y, ["y"], raw_sha256="", bad=[])
 
 
@@ -112,21 +109,15 @@ def test_bonds_are_those_of_a_slow_loop(smiles):
     assert made.take(np.arange(1)).edge_attr is None
 
 
-@pytest.mark.parametrize(("name", "file"), [("BBBP", "bbbp/raw/BBBP.csv"),
-    ("ClinTox", "clintox/raw/clintox.csv")])  # fmt: skip
-def test_real_bonds_and_scaffolds_are_rdkits(data_dir, tmp_path, name, file):
-    made = load_moleculenet(name, data_dir=data_dir, cache_dir=str(tmp_path))
-    with (Path(data_dir) / "moleculenet" / file).open() as handle:
+def test_real_bonds_and_scaffolds_are_rdkits(data_dir, tmp_path):
+    made = load_moleculenet("ClinTox", data_dir=data_dir, cache_dir=str(tmp_path))
+    with Path(data_dir, "moleculenet/clintox/raw/clintox.csv").open() as handle:
         smiles = [row["smiles"] for row in csv.DictReader(handle)]
     mols = [m for m in map(Chem.MolFromSmiles, smiles) if m is not None]
     assert_bonds(made.take(np.arange(len(made)), "atoms+bonds"), mols)
     names = [Chem.MolToSmiles(GetScaffoldForMol(m), isomericSmiles=False) for m in mols]
     assert made.scaffold.tolist() == [[*dict.fromkeys(names)].index(n) for n in names]
-    is_turned = ["/" in Chem.MolToSmiles(mol) for mol in mols]
-    for mol in [
-        *mols[:30],
-        *(m for m, yes in zip(mols, is_turned, strict=True) if yes),
-    ]:
+    for mol in [*mols[:30], *(m for m in mols if "/" in Chem.MolToSmiles(m))]:
         spelled = Chem.MolToRandomSmilesVect(mol, 3, randomSeed=1)
         assert len({graph_of(s) for s in spelled}) == 1
 
@@ -185,10 +176,8 @@ def test_every_spelling_of_a_molecule_gives_the_same_bytes(row):
     spellings += Chem.MolToRandomSmilesVect(mol, 20, randomSeed=1)
     assert len(set(spellings)) > 2
     assert len({graph_of(smiles) for smiles in spellings}) == 1
-    kinds = (
-        build(s, as_written=a).bond_kinds.tolist() for s in spellings for a in (0, 1)
-    )
-    assert len({tuple(sorted(map(tuple, found))) for found in kinds}) == 1
+    kinds = (build(s, as_written=s == spellings[0]).bond_kinds for s in spellings)
+    assert len({str(sorted(found.tolist())) for found in kinds}) == 1
     assert graph_of(other) != graph_of(spellings[0])
 
 

@@ -421,11 +421,7 @@ def test_settings_that_mean_nothing_for_the_data_are_refused():
         ({"split": "time"}, "split must be 'random' for dataset 'synthetic'"),
         ({"split": "scaffold"}, "got 'scaffold': only molecules of SMILES have"),
         (
-            {
-                "dataset": "BBBP",
-                "features": "atoms+bonds",
-                "split-noise-edges": 0.1,
-            },
+            {"dataset": "BBBP", "features": "atoms+bonds", "split-noise-edges": 0.1},
             "split-noise-edges must be 0 with features 'atoms.bonds'",
         ),
         (

@@ -142,45 +142,38 @@ def test_split_agrees_with_two_calls_of_sklearn():
     assert [p.tolist() for p in ours] == [p.tolist() for p in theirs]
 
 
-def deepchem(scaffold, num_train, num_val):
-    """Roles as DeepChem's ScaffoldSplitter gives them."""
-    groups = {}
-    for row, name in enumerate(scaffold):
-        groups.setdefault(name, []).append(row)
-    parts = [], [], []
-    for rows in sorted(groups.values(), key=lambda g: (len(g), g[0]), reverse=True):
-        train, val, test = parts
+def deepchem(groups, num_train, num_val):
+    """Parts as DeepChem's ScaffoldSplitter makes them of lists of rows."""
+    train, val, test = [], [], []
+    for rows in sorted(groups, key=lambda g: (len(g), g[0]), reverse=True):
         if len(train) + len(rows) <= num_train:
             train += rows
         elif len(train) + len(val) + len(rows) <= num_train + num_val:
             val += rows
         else:
             test += rows
-    return [min(p for p in range(3) if r in parts[p]) for r in range(len(scaffold))]
+    return train, val, test
 
 
 @settings(deadline=None)
-@given(
-    groups=st.lists(st.integers(1, 8), max_size=9),
-    singles=st.integers(0, 40),
-    seed=st.integers(0, 99),
-)
-def test_scaffolds_are_split_as_by_deepchem(groups, singles, seed):
-    """Where single molecules fill what is held out; else groups stay whole, too."""
-    drawn = np.repeat(np.arange(len(groups) + singles), [*groups, *[1] * singles])
-    drawn = np.random.default_rng(seed).permutation(drawn).tolist()
-    scaffold = np.array([[*dict.fromkeys(drawn)].index(d) for d in drawn], int)
-    held_out = max(2, len(drawn) // 5)
-    counts = len(drawn) - held_out, held_out - held_out // 2, held_out // 2
-    if len(groups) + singles < 3:
+@given(sizes=st.lists(st.integers(2, 8), min_size=1), singles=st.integers(0, 40))
+def test_scaffolds_are_split_as_by_deepchem(sizes, singles):
+    """If single molecules fill what is held out; else groups stay whole, too."""
+    sizes = [*[1] * (singles // 2), *sizes, *[1] * (singles - singles // 2)]
+    scaffold = np.repeat(np.arange(len(sizes)), sizes)
+    held_out = max(2, len(scaffold) // 5)
+    counts = len(scaffold) - held_out, held_out - held_out // 2, held_out // 2
+    if len(sizes) < 2 + (counts[0] > 0):
         with pytest.raises(DataError, match=r"no toys to validate or to test: all \d+"):
             splits.by_scaffold(scaffold, counts, "toys")
         return
     roles = splits.by_scaffold(scaffold, counts, "toys")
-    assert set(roles) == {0, 1, 2}
-    assert all(len(set(roles[scaffold == s])) == 1 for s in scaffold)
+    groups = [np.flatnonzero(scaffold == s).tolist() for s in range(len(sizes))]
+    assert all(len(set(roles[rows])) == 1 for rows in groups)
+    parts = [np.flatnonzero(roles == role).tolist() for role in range(3)]
+    assert all(parts)
     if singles >= held_out:
-        assert roles.tolist() == deepchem(drawn, *counts[:2])
+        assert parts == [sorted(rows) for rows in deepchem(groups, *counts[:2])]
 
 
 def test_split_refuses_too_few_and_repeats():
