@@ -27,7 +27,7 @@ BANKS = {"bank-a": 150, "bank-b": 200}  # nodes
 LABS = {"lab-a": 40, "lab-b": 60}  # molecules
 EXPORTS = {"alpha": 200, "beta": 300, "gamma": 400}  # accounts
 SCANNERS = {"north": 40, "south": 60, "west": 80}  # subjects
-COMPOUNDS = {"lab-1": 60, "lab-2": 90, "lab-3": 120}
+COMPOUNDS = {"lab-1": 80, "lab-2": 100, "lab-3": 140}
 BAD_SITE = "west"
 _DAY_0 = datetime(2024, 1, 1)
 _REGIONS = 24  # of a brain
@@ -211,12 +211,12 @@ def _write_compounds(folder: Path, name: str, count: int) -> None:
     rng = numpy_rng(7, "example", "compounds", name)
     rows = []
     for number in range(count):
-        ring = str(rng.choice(_RINGS))
+        rings = "C".join(rng.choice(_RINGS, rng.integers(1, 3)))
         chain = "".join(rng.choice(_CHAINS, rng.integers(1, 5)))
-        smiles = f"{chain}{ring}"
+        smiles = f"{chain}{rings}"
         fat = smiles.upper().count("C") + 2 * chain.count("=C") - 3 * chain.count("O")
-        log_d = f"{0.4 * fat - 1 + rng.normal(0, 0.2):.2f}"
-        potency = f"{10 ** (4 - 0.25 * fat + rng.normal(0, 0.15)):.0f}"
+        log_d = f"{0.3 * fat - 1 + rng.normal(0, 0.2):.2f}"
+        potency = f"{10 ** (3.5 - 0.06 * fat + rng.normal(0, 0.15)):.0f}"
         values = [text if rng.random() < 2 / 3 else "" for text in (log_d, potency)]
         rows.append((f"{name}-{number}", smiles, *values))
     _write(folder / f"{name}.csv", "id,smiles,logD,IC50_nM", rows)
