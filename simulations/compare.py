@@ -303,7 +303,9 @@ def _target(model: Study, run: Run) -> Target | None:
 def _notes(group: Group, rule: str) -> list[str]:
     notes = [f"rule {rule}: {PROTOCOLS[rule]}."]
     if (folds := max(run.fold[1] for run in group.runs)) > 1:
-        notes.append(f"a score is the mean of {folds} folds, which share training data.")
+        notes.append(
+            f"a score is the mean of {folds} folds, which share training data."
+        )
     if failed := [run.path.name for run in group.runs if run.summary.get("failures")]:
         notes.append(f"runs in which clients failed: {', '.join(failed)}.")
     return notes

@@ -30,7 +30,13 @@ from ..tabular.schema_file import (
     SCHEMA_FILE,
     read_schema,
 )
-from ..tabular.table import CORRECT_PLACE, find_tables, holds_tables, wanted_tables
+from ..tabular.table import (
+    CORRECT_PLACE,
+    find_tables,
+    holds_tables,
+    read_rows,
+    wanted_tables,
+)
 from .graph_tables import OwnData, load_folder
 from .smiles import client_file, load_client_file, own_place
 
@@ -173,9 +179,12 @@ def name_items(
 ) -> tuple[str, list[str]]:
     """Name graphs or nodes of a client by their rows, from 0, in its data.
 
-    Returns what a name is, too: "graph" or "node" of own tables, "line" of edges, else
-    "row".
+    Returns what a name is, too: "graph" or "node" of own tables, "line" of edges and of
+    own molecules, else "row".
     """
+    if settings.dataset == SMILES_CSV:
+        lines = read_rows(client_file(settings, client_id)).lines
+        return "line", [str(lines[row]) for row in rows]
     if settings.dataset not in OWN_TABLES:
         return "row", [str(row) for row in rows]
     is_whole = settings.dataset == GRAPHS_CSV
