@@ -110,7 +110,7 @@ def test_models_of_bonds_predict_as_in_the_run(tmp_path, own):
     test, new = model.predict_test(site), model.predict_folder(site)
     assert test.score() == final["per_client"]["1"]
     assert test.by_target()["a"] == final["by_task"]["mae"]["a"]["1"]
-    rows = [int(name) for name in test.names]
+    rows = [new.names.index(name) for name in test.names]
     assert np.allclose(new.outputs[rows], test.outputs, rtol=1e-4)
     plain = replace(model, settings=replace(model.settings, features="atoms"))
     with pytest.raises(DataError, match=r"the model reads 133 features .* of bonds"):
