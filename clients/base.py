@@ -394,12 +394,16 @@ class GraphClient(ClassicClient, Generic[P]):
 
     @classmethod
     def unread(cls, graphs: GraphSet, settings: RunSettings) -> str:
-        """Name what edges carry and the model does not read, in words; "" for none."""
+        """Name what data carry and the model does not read, in words; "" for none."""
         encoder = settings.encoder
-        is_own = encoder == PAPER and cls.READS_EDGES
+        if encoder == PAPER and cls.READS_EDGES:
+            return ""
         reads = {"features": READ_FEATURES, "weights": READ_WEIGHTS}
         found = [w for w in graphs.beside if encoder not in reads.get(w, (encoder,))]
-        return "" if is_own else " and ".join(found)
+        words = [f"{' and '.join(found)} of edges"] * bool(found)
+        if encoder == PAPER and graphs.graph_x is not None:
+            words.append("features of graphs")
+        return ", ".join(words)
 
     # Where papers differ -----------------------------------------------------------
 

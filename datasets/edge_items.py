@@ -123,6 +123,12 @@ def hidden_links(partition: GraphPartition, settings: RunSettings) -> GraphParti
         links = np.where(rng.random(len(links)) < 1 / 2, links, turned)
     is_full = np.bincount(joined // size, minlength=size)[links // size] >= size - 1
     roles[is_full & (roles != TRAIN)] = NO_ROLE
+    if not {TRAIN, VAL, TEST} <= {*roles.tolist()}:
+        raise DataError(
+            f"client {partition.client_id}: too few nodes of {graphs.name} have a pair"
+            " that no edge joins, among which a hidden link is ranked; leave weak edges"
+            " out, or set task to another one in the run config"
+        )
     if settings.split == "time" and graphs.edge_time is not None:  # no later repeat
         is_shown &= graphs.edge_time <= graphs.edge_time[first[roles == TRAIN]].max()
     items, train = links[roles == TRAIN], int((roles == TRAIN).sum())

@@ -228,6 +228,16 @@ def _find_rarest(resolved: Resolved, strategy: AbstractGraphStrategy) -> None:
         return  # other classes at each client
     clients = [strategy.clients[c] for c in strategy.trainers()]
     may_choose = not datasets.is_published(resolved.settings)
+    counts = [c.train_counts for c in clients]
+    if all(counts) and len({*map(len, counts)}) == 1:
+        names, sums = class_names(clients[0]), map(sum, zip(*counts, strict=True))
+        if none := [n for n, count in zip(names, sums, strict=True) if not count]:
+            log(
+                WARNING,
+                "no client trains on an item of class %s, which no model can learn;"
+                " label more, or split otherwise",
+                " or ".join(map(repr, none)),
+            )
     strategy.rarest = found = Rarest.of(clients, may_choose=may_choose)
     if found is not None and found.chooses:
         log(

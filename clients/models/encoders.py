@@ -56,7 +56,7 @@ def _layer(name: str, sizes: Sizes) -> nn.Module:
         )
 
     def pna() -> nn.Module:
-        deg = torch.ones(2)  # only its statistics are kept, and set below
+        deg = torch.ones(2, device="cpu")  # only statistics are kept, set below
         layer: Any = pyg.PNAConv(width, width, **_PNA, deg=deg, edge_dim=edge_dim)
         degree = torch.tensor(sizes.mean_degree)
         layer.aggr_module.avg_deg_lin.copy_(degree)

@@ -47,8 +47,9 @@ from ..tabular.rows import (
 from ..tabular.schema_file import GRAPHS_CSV, KEYS, MERGE, Schema
 from ..tabular.table import SPLIT, Table, Tables, find_tables, unchanged
 
-_VERSION = 11  # part of every fingerprint: raise it when tables are read otherwise
+_VERSION = 12  # part of every fingerprint: raise it when tables are read otherwise
 _SHORT = 12  # digits of a hash
+_HEAVY = 10  # mean weight of edges from which training may overflow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,10 +185,12 @@ def build(
             is_open = (units.y < 0) & ~is_bad
     elif len(fits) and not fits.any():
         got = first_few(problems[-1:]) or "other names"
+        none = f"{tables.edges.path}: none of its {len(fits)} row(s)"
+        if len({row for row, *_ in more}) == len(fits):
+            raise DataError(f"{none} can be used, got: {got}")
         raise DataError(
-            f"{tables.edges.path}: none of its {len(fits)} row(s) joins two nodes of"
-            f" {tables.nodes.name}, got: {got}; write source and target as column"
-            " 'node' has them"
+            f"{none} joins two nodes of {tables.nodes.name}, got: {got}; write source"
+            " and target as column 'node' has them"
         )
     else:
         bad_edges = bad_edges | (fits & is_bad[ends].any(axis=0))
@@ -219,6 +222,13 @@ def build(
     if schema.edge_features:
         own = beside["edge_attr"]
         remarks += far_columns(schema.edge_features, tables.edges, own)
+    weights = np.abs(beside.get("edge_weight", np.zeros(0)))
+    if len(weights) and (mean := float(weights.mean())) > _HEAVY:
+        remarks.append(
+            f"{tables.edges.name}: messages are multiplied by weights of mean size"
+            f" {mean:.3g}; divide them alike at all sites, or make them an"
+            " [[edge_feature]] with shift and scale"
+        )
     if schema.degree:  # one-hot, as numbers of columns
         degrees = np.minimum(np.bincount(pairs[0], minlength=len(rows)), schema.degree)
         if schema.makes_nodes:
@@ -454,7 +464,7 @@ def _one_way(
     """
     is_up = ends[0] < ends[1]
     compared = [a for name, a in values.items() if name != "edge_row"]
-    columns = [a.reshape(len(a), -1).astype(np.float64) for a in compared]
+    columns = [np.atleast_2d(a.T).T.astype(np.float64) for a in compared]
     table = np.concatenate([np.sort(ends, axis=0).T, *columns], axis=1)
     up, down = (
         t[np.lexsort(t.T[::-1])] for t in (table[is_up], table[ends[0] > ends[1]])

@@ -198,6 +198,13 @@ def _triangles(path: Path, rows: NDArray[Any], notes: list[str]) -> _Get:
     size = round((1 + (1 + 8 * width) ** 0.5) / 2)
     if size * (size - 1) // 2 != width:
         raise DataError(f"{path}: shape {rows.shape} is no matrix; {_CURE}")
+    first = np.cumsum([0, *range(size - 1, 1, -1)])  # of each row with its diagonal
+    if len(rows) > 1 and (rows[:, first] == rows[0, 0]).all() and np.ptp(rows[0]):
+        raise DataError(
+            f"{path}: columns {', '.join(map(str, first[:3]))}, ... are"
+            f" {rows[0, 0]:g} for all subjects, as if triangles had their diagonals;"
+            f" leave these out, as numpy.triu_indices({size - 1}, 1) does"
+        )
     notes.append(
         f"{path.name}: {width} columns are upper triangles, row by row and without"
         f" diagonal, of {size} x {size} matrices"

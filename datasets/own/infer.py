@@ -381,6 +381,8 @@ def _edges(
         )
         if column
     ]
+    if time:
+        notes += every[time].doubts()
     classes: tuple[str, ...] = ()
     if label:
         classes = _classes(every[label], "edge's source", notes)
@@ -537,7 +539,9 @@ def _classes(one: Column, owner: str, notes: list[str]) -> tuple[str, ...]:
             " are not named; add them to classes by hand if all sites may know them"
         )
     if len(classes) < 2:
-        cure = "label more, or "
+        gaps = len(one.cells) - one.count
+        cure = f"write a class into the {gaps} cells without one, or " * bool(gaps)
+        cure += "label more, or "
         if owner == "graph":
             cure = "name another column with --targets, use --kind regression, or "
         raise DataError(

@@ -21,7 +21,7 @@ from fedgraph_flwr.core.tasks import OF_EDGES
 from fedgraph_flwr.core.words import shortened
 
 from ..molecules import SMILES_CSV, list_all, warn_left_out, warn_once
-from ..node_clients import draw_roles, with_roles
+from ..node_clients import TRAIN, draw_roles, with_roles
 from ..splits import DECIDES, by_time, check_is_drawn, need_graphs, split_graphs
 from ..tabular.encode import NO_ROLE, ROLES, count_rows
 from ..tabular.schema_file import (
@@ -254,6 +254,15 @@ def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
             roles[labelled] = by_time(times, counts, what)
     if settings.split != "time":  # training sees all edges
         graphs = replace(graphs, time=None)
+    elif settings.task not in OF_EDGES and graphs.edge_time is not None:
+        assert graphs.time is not None
+        if (graphs.edge_time > graphs.time[roles == TRAIN].max()).all():
+            raise DataError(
+                f"split is 'time', but no edge of client {client_id} in {folder} is as"
+                " old as its newest training node, so that training would see none;"
+                " write times of nodes and edges alike, as dates or as numbers, or set"
+                " split to 'random' in the run config"
+            )
     made = with_roles(client_id, graphs, np.array(data.row), roles)
     return replace(made, left_out=", ".join(data.left_out))
 

@@ -27,7 +27,7 @@ from ..public.tu import load_tu
 from ..tabular.encode import first_few
 from ..tabular.rows import Names
 from ..tabular.schema_file import GRAPHS_CSV, KEYS, SCHEMA_FILE, read_schema
-from ..tabular.table import find_tables, is_csv, no_column, read_rows
+from ..tabular.table import Table, find_tables, is_csv, no_column, read_rows
 from .graph_tables import build
 from .smiles import find_column
 
@@ -122,11 +122,38 @@ def _tables(settings: RunSettings, path: Path, schema: str) -> NewItems:
     if settings.task == EDGE_CLASSIFICATION.key:
         assert made.edge_row is not None  # as the schema names a column of classes
         graphs = as_items(made)
-        lines = find_tables(path, whole_graphs=False).edges.rows.lines
-        names = [str(lines[row]) for row in made.edge_row[graphs.item_edge]]
+        table = find_tables(path, whole_graphs=False).edges
+        rows = made.edge_row[graphs.item_edge].tolist()
+        names = [str(table.rows.lines[row]) for row in rows]
+        unfit = _other_lines(table, rows, unfit)
         return NewItems(graphs=graphs, names=names, column="line", unfit=unfit)
     column = "graph" if read.dataset == GRAPHS_CSV else "node"
     return NewItems(graphs=made, names=names, column=column, unfit=unfit)
+
+
+def _other_lines(
+    table: Table, predicted: list[int], unfit: list[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Lines of a table of edges that are not predicted, and why.
+
+    ``unfit`` says what is wrong with rows of edges, and with nodes by their names. The
+    other direction of a predicted row is predicted with it.
+    """
+    said = {name or text.partition(", column ")[0]: text for name, text in unfit}
+    ends = list(zip(*(table.rows.cells[end] for end in KEYS["edges"]), strict=True))
+    known = {ends[row] for row in predicted}
+    found = []
+    for row in sorted({*range(len(ends))} - {*predicted}):
+        line, (source, target) = table.rows.lines[row], ends[row]
+        places = f"{table.name}, line {line}", source, target
+        why = next((said[place] for place in places if place in said), "")
+        if not why and source != target and (target, source) in known:
+            continue
+        none = "an end is in no table; outside of the schema drops such rows"
+        if source == target:
+            none = "it joins a node to itself; self-loops of [edges] drops such rows"
+        found.append((str(line), why or none))
+    return found
 
 
 def _pairs(graphs: GraphSet, nodes: list[str], path: Path, bad: list[str]) -> NewItems:

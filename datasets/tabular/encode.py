@@ -192,15 +192,24 @@ def is_one_hot(features: Sequence[Feature]) -> bool:
 
 
 def read_times(column: str, rows: Rows) -> tuple[NDArray[np.float64], list[Flaw]]:
-    """Read times: numbers as they are, dates as days since 1970-01-01."""
+    """Read times: numbers as they are, dates as days since 1970-01-01.
+
+    Of numbers and dates in one column, which cannot be compared, the fewer do not fit.
+    """
     cells = rows.cells[column]
     values = read_numbers(cells)
-    odd = np.flatnonzero(np.isinf(values))
+    is_text = np.isinf(values)
+    odd = np.flatnonzero(is_text)
     days = {cell: read_day(cell) for cell in {cells[row] for row in odd.tolist()}}
     values[odd] = [days[cells[row]] for row in odd.tolist()]
+    is_day, is_number = (np.isfinite(values) & kind for kind in (is_text, ~is_text))
+    must = "a time must be a number, or a date"
+    if is_day.any() and is_number.any():
+        values[is_day if is_day.sum() <= is_number.sum() else is_number] = np.nan
+        must = "times must all be numbers, or all dates"
+    must += " such as 2024-01-31T12:00, got"
     flaws: list[Flaw] = []
     for row in np.flatnonzero(~np.isfinite(values)).tolist():
-        must = "a time must be a number, or a date such as 2024-01-31T12:00, got"
         flaws.append((row, column, f"{must} {cells[row]!r}; correct it"))
     return values, flaws
 

@@ -227,7 +227,7 @@ def _load(
     if words := client.unread(partition.graphs, settings):
         log(
             INFO,
-            "client %d: %s of edges are not read by encoder %r; others are in"
+            "client %d: %s are not read by encoder %r; others are in"
             " docs/methods.md#encoders",
             client_id,
             words,

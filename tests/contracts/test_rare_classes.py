@@ -146,6 +146,24 @@ def test_a_run_says_that_all_predictions_are_of_one_class(start, capsys):
     assert re.search(columns, told)
 
 
+def only_held_out(folder, classes, seed):
+    """Write a graph whose column of splits has no "fraud" to train on."""
+    parts = ["val", "test", "train", "train"]
+    rows = [
+        [f"n{i}", f"{i % 7 + seed}", k, parts[i % (2 if k == "fraud" else 4)]]
+        for i, k in enumerate(classes)
+    ]
+    write(folder / "nodes.csv", [["node", "x", "label", "split"], *rows])
+    write(folder / "edges.csv", [["source", "target"], ["n0", "n1"]])
+
+
+@pytest.mark.parametrize("make", [only_held_out, nodes])
+def test_a_class_that_no_client_trains_on_is_named(start, make, caplog):
+    start(make, [FEW, FEW])
+    words = "no client trains on an item of class 'fraud', which no model can learn"
+    assert (words in caplog.text) is (make is only_held_out)
+
+
 @pytest.mark.parametrize(("by", "due"), [(AVERAGE_PRECISION, True), ("", False)])
 def test_early_stopping_goes_by_the_same_score(by, due):
     settings = toys.run_settings(patience=2, min_rounds=0)

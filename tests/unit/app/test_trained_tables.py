@@ -152,6 +152,39 @@ def test_pairs_of_nodes_are_predicted_by_a_model_of_links(tmp_path):
             model.predict_folder(site)
 
 
+def test_each_line_of_edges_is_predicted_or_has_a_reason(tmp_path):
+    """By a model with constants of the run; what is no edge is told, too."""
+    site, rng = tmp_path / "data", np.random.default_rng(0)
+    write_nodes(site, 0)
+    ends = [[f"a{a}", f"a{b}"] for a, b in rng.integers(40, size=(80, 2)) if a != b]
+    rows = [[*pair, str(rng.random()), "ny"[n % 2]] for n, pair in enumerate(ends)]
+    head = ["source", "target", "sum", "label"]
+    write(site / "edges.csv", head, rows)
+    command = ["schema", str(site), "--out", str(site / "schema.toml")]
+    assert at_site([*command, "--min-count", "1"]) == 0
+    text = (site / "schema.toml").read_text().replace('"refuse"', '"drop"', 1)
+    (site / "schema.toml").write_text(text)
+    places = {f"{k}-dir": str(tmp_path / k) for k in ("state", "results", "cache")}
+    path = run_inline({**toys.TINY, **places, "data-dir": str(site), "method": "fedavg",
+        "dataset": "graph-csv", "task": "edge-classification", "encoder": "pna",
+        "pna-degree": 2.0, "num-clients": 1, "num-server-rounds": 2,
+        "shared-group": "all"})  # fmt: skip
+    model = load_model(path / "models", "global")
+    final = toys.Run(path, {}).summary["final"]["per_client"]
+    assert model.predict_test(site).score() == final["0"]
+    with (site / "nodes.csv").open("a") as nodes:
+        nodes.write("a40,much,\n")
+    bad = [["a1", "a1", "1"], ["a2", "b9", "1"], ["a2", "a3", "x"], ["a2", "a40", "1"]]
+    write(site / "edges.csv", head, [*rows, *([*row, "n"] for row in bad)])
+    found, last = model.predict_folder(site), len(rows) + 2
+    assert sorted(map(int, found.names)) == [*range(2, last)]
+    words = "joins a node to itself", "an end is in no table", "got 'x'", "got 'much'"
+    for n, (line, why) in enumerate(found.unfit):
+        assert line == str(last + n)
+        assert words[n] in why
+    assert len(found.unfit) == len(words)
+
+
 @pytest.mark.parametrize(
     "method", mostly_slow(["fclg", "infograph", "mvgrl"], fast=["mvgrl"])
 )

@@ -62,6 +62,7 @@ def typed(tmp_path, monkeypatch):
     np.savez("two.npz", a=made, b=made)
     np.save("objects.npy", np.array([[None]], object))
     np.save("flat.npy", np.ones(9))
+    np.save("ones.npy", (made + 2 * np.eye(4))[:, *np.triu_indices(4)])
     bent, gap, wide = made.copy(), made.copy(), np.ones((3, 4, 5))
     bent[1, 0, 3] += 1
     gap[2, 0, 3] = np.nan
@@ -162,6 +163,7 @@ REFUSED = {
     "bent.npy --table subjects.csv --id who": "subject 7: the matrix is not symmetric",
     "gap.npy --table subjects.csv --id who": "subject 1e5: 1 cells are no finite",
     "wide.npy --table subjects.csv --id who": "subject 007: shape (4, 5) is not (4, 4)",
+    "ones.npy --table subjects.csv --id who": "as if triangles had their diagonals",
     "few.npy --table subjects.csv --id who": "2 matrices, subjects.csv has 3 rows",
     "m.npy --table twice.csv --id who": "twice.csv: '7' is there twice",
     f"{TABLES} --nodes a.csv --id bank": "a.csv: 'A' is there twice",

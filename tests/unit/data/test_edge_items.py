@@ -126,7 +126,11 @@ def test_what_cannot_be_learned_is_refused():
     none = {"edge_y": None, "edge_time": None}
     bare = replace(whole, graphs=replace(whole.graphs, **none))
     same = replace(whole.graphs, edge_time=np.ones(len(whole.graphs.edge_time)))
+    ends = np.argwhere(~np.eye(30, dtype=bool)).T.astype(np.int32)
+    full = {"edge_index": ends, "edge_ptr": pointer([870]), "edge_attr": None, **none}
+    complete = replace(whole, graphs=replace(whole.graphs, **full))
     cases = [
+        (complete, {}, DataError, "too few nodes of .* have a pair that no edge joins"),
         (bare, {"task": "edge-classification"}, DataError, "has no classes of edges"),
         (bare, {"split": "time"}, DataError, "have no time"),
         (replace(whole, graphs=same), {"split": "time"}, DataError, "the same time"),

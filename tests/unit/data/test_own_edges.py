@@ -258,6 +258,7 @@ MALFORMED = [
             ("a01,a03,5,card,0.5,31/01/2024,no", "ts", "a time must be a number"),
             ("a01,a03,5,card,0.5,2024-02-31,no", "ts", "a time must be a number"),
             ("a01,a03,5,card,0.5,inf,no", "ts", "a time must be a number"),
+            ("a01,a03,5,card,0.5,2024-01-31,no", "ts", "times must all be numbers"),
             ("a01,a03,5,card,0.5,3,maybe", "fraud", "'maybe' is none of the schema's"),
             ("a01,a03,5,card,0.5,3,Yes", "fraud", "'Yes' is none of the schema's"),
             ("a01,zz,5,card,0.5,3,no", "target", "node 'zz' is not in nodes.csv"),
@@ -307,6 +308,32 @@ def test_a_row_that_does_not_fit_is_no_edge_and_is_told(tmp_path):
     np.testing.assert_array_equal(after.edge_index, before.edge_index)
     assert after.left_out == ["1.6 % of edges"]
     assert "line 62, column 'amount'" in after.bad[0]
+
+
+def test_edges_that_teach_nothing_or_too_much_are_told(tmp_path):
+    """Times unlike those of nodes, bad cells in all rows, no rows, heavy weights."""
+    folder, edges = bank(tmp_path / "b", COLUMNS), tmp_path / "b" / "edges.csv"
+    rows = pd.read_csv(edges)
+    rows.iloc[:0].to_csv(edges, index=False)
+    assert read(folder).edge_index.shape == (2, 0)
+    rows.assign(share=1000).to_csv(edges, index=False)
+    told = "edges.csv: messages are multiplied by weights of mean size 1e+03"
+    assert told in " ".join(read(folder).remarks)
+    rows.assign(ts="31.01.2024").to_csv(edges, index=False)
+    with pytest.raises(
+        DataError, match=r"none of its 60 row\(s\) can be used, got: .*ts"
+    ):
+        read(folder)
+    rows.to_csv(edges, index=False)  # at 1000 to 1059; nodes by age
+    schema = (folder / "schema.toml").read_text()
+    head = f'{HEAD}time = "age"\ndegree = 8\n'
+    of_time = schema.replace(FEATURES, "").replace(HEAD, head)
+    (folder / "schema.toml").write_text(of_time)
+    settings = toys.run_settings(dataset="graph-csv", data_dir=str(folder),
+        num_clients=1, partition="files", features="schema", held_out=0.4,
+        split="time")  # fmt: skip
+    with pytest.raises(DataError, match="training would see none; write times"):
+        load_partition(settings, 0)
 
 
 def test_there_are_forty_malformed_tables():
