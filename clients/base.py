@@ -375,7 +375,8 @@ class GraphClient(ClassicClient, Generic[P]):
                 f"{graphs.name} has {' and '.join(graphs.beside)}, which this model"
                 " does not read: it sums over neighbours of undirected graphs without"
                 " repeated edges or loops. Set encoder in the run config to a model"
-                " that does, or merge edges in the schema"
+                " that does, with a method that takes one (docs/methods.md#encoders),"
+                " or merge edges in the schema"
             )
         if encoder == "gine" and not graphs.widths.get("num_edge_features"):
             why = f"{graphs.name} has none"

@@ -180,10 +180,13 @@ def _by_schema(folder: Path | None, shared: Path | None) -> Resolved | None:
         schema = datasets.read_schema(shared or folder / "schema.toml")
     except FedGraphError:
         return None  # if it is there, a finding says so
+    edges = schema.edges
+    is_plain = edges is None or (edges.is_simple and not edges.directed)
     config = {
         "method": _PLAIN,
         "dataset": schema.dataset,
         "task": "auto" if schema.targets else EDGE_CLASSIFICATION.key,
+        "encoder": "auto" if is_plain else "gatv2",
         "csv-label-kind": schema.target_kind,
         "num-clients": datasets.count_clients(folder),
         "csv-bad-rows": "refuse",

@@ -168,7 +168,14 @@ def join_folds(lines: Iterable[tuple[Run, Row]]) -> tuple[list[Row], list[str]]:
                 f" completed run of fold {', '.join(missing)}, so that none is used"
             )
         else:
-            rows.append(_of_folds([found[k] for k in range(folds)]))
+            rows.append(joined := _of_folds([found[k] for k in range(folds)]))
+            every = {name for line in found.values() for name in line}
+            gone = {n.partition(":")[2] for n in every - {*joined}} - {""}
+            if lost := {n.removesuffix(PER_CLIENT) for n in gone}:
+                problems.append(
+                    f"{', '.join(sorted(lost))} of {row} on {dataset}, seed {seed}: a"
+                    " fold has none, as its test items are of one class; lower folds"
+                )
     return rows, problems
 
 

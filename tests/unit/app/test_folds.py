@@ -17,6 +17,7 @@ from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import load_summary
 from simulations.compare import group_runs
 from simulations.run import How, execute, plan
+from simulations.tables.frame import join_folds
 from simulations.tables.runs import find_runs
 
 FOLDS = 4
@@ -116,6 +117,12 @@ def test_a_table_has_the_mean_of_all_folds_or_none(runs):
         assert line["final"] == statistics.fmean(s["mean"] for s in scores)
         of_client = [s["per_client"]["1"] for s in scores]
         assert line["final per client"][1] == statistics.fmean(of_client)
+    names = ["dataset", "row", "seed", "split_seed"]
+    full = dict.fromkeys(names, "x") | {"final": 1.0, "final:roc-auc": 0.5}
+    lines = [full, dict([*full.items()][:-1]), full]  # a fold without one class
+    (joined,), problems = join_folds(zip(folds, lines, strict=True))
+    assert (joined["final"], joined.get("final:roc-auc")) == (1.0, None)
+    assert problems[0].startswith("roc-auc of x on x, seed x: a fold has none, as")
     most = [*results.glob("*local*"), *sorted(results.glob("*fedavg*"))[1:]]
     (group,), problems = group_runs(find_runs(most))
     assert group.results["row"].tolist() == ["local"]

@@ -304,6 +304,16 @@ def test_what_edges_carry_and_their_classes_are_counted(tmp_path, capsys):
     assert found["data"]["found"].startswith(about)
     assert found["splits"]["found"].endswith("(3 of 'fine', 16 of 'bad')")
     assert "fewer than 5 in the test set" in found["splits"]["cure"]
+    nodes = (tmp_path / "nodes.csv").read_text().splitlines()  # with classes, too
+    nodes = [
+        f"{row},{'label' if n == 0 else 'ab'[n % 2]}\n" for n, row in enumerate(nodes)
+    ]
+    (tmp_path / "nodes.csv").write_text("".join(nodes))
+    (tmp_path / "schema.toml").unlink()
+    command = ["schema", str(tmp_path), "--out", str(tmp_path / "schema.toml")]
+    assert not at_site([*command, "--min-count", "5"])
+    capsys.readouterr()
+    assert check([str(tmp_path)], capsys)[1]["training"]["state"] == OK
 
 
 def test_a_site_that_is_ready_passes(site, tmp_path, capsys):

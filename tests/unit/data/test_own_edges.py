@@ -15,6 +15,7 @@ from torch_geometric.utils import coalesce
 from clients.graphs.whole_graph import NodeData
 from datasets import load_partition
 from datasets.own.graph_tables import build
+from datasets.own.infer import infer_schema
 from datasets.own.load import own_graph_client
 from datasets.tabular.schema_file import read_schema
 from fedgraph_flwr.core.data import GraphSet
@@ -324,6 +325,14 @@ def test_edges_that_teach_nothing_or_too_much_are_told(tmp_path):
         DataError, match=r"none of its 60 row\(s\) can be used, got: .*ts"
     ):
         read(folder)
+    odd = rows.assign(ts="31.01.2024", label=rows.fraud)
+    odd.to_csv(edges, index=False)
+    notes = " ".join(infer_schema(folder, min_count=1)[1])
+    assert "ts of edges.csv: 60 of 60 cells are no numbers" in notes
+    odd.replace({"label": {"no": ""}}).to_csv(edges, index=False)
+    gaps = (rows.fraud == "no").sum()
+    with pytest.raises(DataError, match=f"write a class into the {gaps} cells without"):
+        infer_schema(folder, min_count=1)
     rows.to_csv(edges, index=False)  # at 1000 to 1059; nodes by age
     schema = (folder / "schema.toml").read_text()
     head = f'{HEAD}time = "age"\ndegree = 8\n'
