@@ -49,6 +49,7 @@ from ..tabular.table import SPLIT, Table, Tables, find_tables, unchanged
 
 _VERSION = 12  # part of every fingerprint: raise it when tables are read otherwise
 _SHORT = 12  # digits of a hash
+_IN_BOTH = 0.9  # of undirected rows, so that each pair of rows is one edge
 _HEAVY = 10  # mean weight of edges from which training may overflow
 
 
@@ -418,8 +419,8 @@ def arranged(
 ) -> tuple[IntArray, dict[str, Any]]:
     """Make edges of rows as the schema says, sorted by source, then target, then row.
 
-    If a table of undirected edges has each row in both directions with equal values,
-    the two are one.
+    If nine of ten undirected rows stand there in both directions with equal values, the
+    two are one.
 
     Parameters
     ----------
@@ -460,17 +461,23 @@ def _one_way(
 ) -> tuple[IntArray, dict[str, NDArray[Any]]]:
     """Write undirected rows from the lower node to the higher one.
 
-    If all rows stand there in both directions, half of them remain.
+    If rows stand there in both directions, but for a few such as those whose other one
+    does not fit, half of them remain.
     """
-    is_up = ends[0] < ends[1]
+    is_up, is_down = ends[0] < ends[1], ends[0] > ends[1]
     compared = [a for name, a in values.items() if name != "edge_row"]
     columns = [np.atleast_2d(a.T).T.astype(np.float64) for a in compared]
     table = np.concatenate([np.sort(ends, axis=0).T, *columns], axis=1)
-    up, down = (
-        t[np.lexsort(t.T[::-1])] for t in (table[is_up], table[ends[0] > ends[1]])
-    )
-    if len(up) and np.array_equal(up, down):
-        keep = ends[0] <= ends[1]
+    kind = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
+    size = int(kind.max(initial=-1)) + 1
+    ups, downs = (np.bincount(kind[part], minlength=size) for part in (is_up, is_down))
+    both = np.minimum(ups, downs)
+    if 2 * both.sum() > _IN_BOTH * (is_up | is_down).sum():
+        down = np.flatnonzero(is_down)
+        down = down[np.argsort(kind[down], kind="stable")]
+        rank = np.arange(len(down)) - pointer(downs)[kind[down]]
+        keep = np.ones(ends.shape[1], np.bool_)
+        keep[down[rank < both[kind[down]]]] = False
         ends, values = ends[:, keep], {n: a[keep] for n, a in values.items()}
     return np.sort(ends, axis=0), values
 

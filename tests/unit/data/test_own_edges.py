@@ -160,13 +160,17 @@ def test_merged_edges_are_those_that_pyg_coalesces(tmp_path, directed):
     assert ours.is_simple
 
 
-def test_rows_in_both_directions_are_one_undirected_edge_each(tmp_path):
+@pytest.mark.parametrize("bad", [[], ["share"]])
+def test_rows_in_both_directions_are_one_undirected_edge_each(tmp_path, bad):
+    """Even if one of them does not fit."""
     folder = bank(tmp_path / "b", 'repeats = "keep"\nweight = "share"\n')
     rows = pd.read_csv(folder / "edges.csv").query("source < target")
     before = rows.to_csv(folder / "edges.csv", index=False) or read(folder)
     back = rows.rename(columns={"source": "target", "target": "source"})
+    back.loc[back.index[0], bad] = -np.inf
     pd.concat([rows, back]).to_csv(folder / "edges.csv", index=False)
     after = read(folder)
+    assert len(after.bad) == len(bad)
     np.testing.assert_array_equal(before.edge_index, after.edge_index)
     np.testing.assert_allclose(np.sort(before.edge_weight), np.sort(after.edge_weight))
 
