@@ -20,6 +20,7 @@ from .splits import by_time
 from .tabular.encode import NO_ROLE
 
 LINK = "link"  # name of the one target of link prediction
+_TRIES = 1000  # draws of another target, before those that remain are listed
 
 
 def edge_items(partition: GraphPartition, settings: RunSettings) -> GraphPartition:
@@ -185,7 +186,7 @@ def draw_targets(
     wide = np.repeat(sources, count)
     found = np.zeros(len(wide), np.int64)
     open_ = np.arange(len(wide))
-    while len(open_):
+    for _ in range(_TRIES):
         target = rng.integers(num_nodes, size=len(open_))
         pair = wide[open_] * num_nodes + target
         at = np.minimum(np.searchsorted(joined, pair), max(len(joined) - 1, 0))
@@ -193,6 +194,11 @@ def draw_targets(
         fits = ~is_link & (target != wide[open_])
         found[open_[fits]] = pair[fits]
         open_ = open_[~fits]
+    for source in np.unique(wide[open_]).tolist():  # joined to nearly all nodes
+        mine = open_[wide[open_] == source]
+        near = joined[joined // num_nodes == source] % num_nodes
+        others = np.setdiff1d(np.arange(num_nodes), [*near, source])
+        found[mine] = source * num_nodes + rng.choice(others, len(mine))
     return found.reshape(len(sources), count)
 
 

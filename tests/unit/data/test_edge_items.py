@@ -112,13 +112,13 @@ def test_hidden_links_have_no_edge_and_stand_before_pairs_that_are_none(
 
 
 def test_other_targets_are_drawn_alike():
-    """Source 0 is joined to 1 and 2, of five nodes: 3 and 4 are as likely."""
-    drawn = draw_targets(
-        np.zeros(1, np.int64), np.array([1, 2]), 5, 4000, np.random.default_rng(0)
-    )
-    counts = np.bincount(drawn[0], minlength=5)
-    assert counts[:3].sum() == 0
-    assert abs(counts[3] - 2000) < 150
+    """Source 1 is joined to all nodes but the last two, which are as likely."""
+    for size in (5, 100_000):
+        joined = size + np.delete(np.arange(size - 2), 1)
+        rng = np.random.default_rng(0)
+        drawn = draw_targets(np.ones(1, np.int64), joined, size, 4000, rng)[0] - size
+        assert set(drawn.tolist()) == {size - 2, size - 1}
+        assert abs((drawn == size - 1).sum() - 2000) < 150
 
 
 def test_what_cannot_be_learned_is_refused():
