@@ -306,6 +306,14 @@ def _notes(group: Group, rule: str) -> list[str]:
         notes.append(
             f"a score is the mean of {folds} folds, which share training data."
         )
+        found = [run.summary.get(rule) or {} for run in group.runs]
+        also = [scores.get("also_per_client") or {} for scores in found]
+        names = {name for of_run in also for name in of_run}
+        if few := [n for n in names if len({len(a.get(n, ())) for a in also}) > 1]:
+            notes.append(
+                f"{', '.join(sorted(few))}: a client whose test items of a fold are of"
+                " one class is left out of the mean of that fold."
+            )
     if failed := [run.path.name for run in group.runs if run.summary.get("failures")]:
         notes.append(f"runs in which clients failed: {', '.join(failed)}.")
     return notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from datasets.splits import check_is_drawn, fold_roles
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import load_summary
-from simulations.compare import group_runs
+from simulations.compare import _notes, group_runs
 from simulations.run import How, execute, plan
 from simulations.tables.frame import join_folds
 from simulations.tables.runs import find_runs
@@ -123,6 +124,12 @@ def test_a_table_has_the_mean_of_all_folds_or_none(runs):
     (joined,), problems = join_folds(zip(folds, lines, strict=True))
     assert (joined["final"], joined.get("final:roc-auc")) == (1.0, None)
     assert problems[0].startswith("roc-auc of x on x, seed x: a fold has none, as")
+    some = [
+        SimpleNamespace(fold=(k, 3), summary={"final": {"also_per_client": {"f1": of}}})
+        for k, of in enumerate([{"0": 1}, {}, {"0": 1}])
+    ]
+    (*_, note) = _notes(SimpleNamespace(runs=some), "final")
+    assert note.startswith("f1: a client whose test items of a fold are of one class")
     most = [*results.glob("*local*"), *sorted(results.glob("*fedavg*"))[1:]]
     (group,), problems = group_runs(find_runs(most))
     assert group.results["row"].tolist() == ["local"]
