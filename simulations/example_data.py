@@ -30,7 +30,7 @@ SCANNERS = {"north": 40, "south": 60, "west": 80}  # subjects
 COMPOUNDS = {"lab-1": 120, "lab-2": 200, "lab-3": 300}
 BAD_SITE = "west"
 _DAY_0 = datetime(2024, 1, 1)
-_REGIONS = 24  # of a brain
+_REGIONS, _NEW = 24, 6  # of a brain; subjects without diagnosis
 _RINGS = ("c1ccccc1", "c1ccncc1", "C1CCCCC1", "C1CCNCC1", "c1ccsc1", "C1CCOC1")
 _CHAINS = ("C", "CC", "C=C", "C#C", "C(=O)", "N", "O", "C(F)", "S(=O)(=O)")
 _PARTS = ("C", "CC", "N", "O", "C(=O)", "c1ccccc1", "C(C)", "CO", "S")
@@ -183,15 +183,19 @@ def _write_transfers(folder: Path, name: str, count: int) -> None:
 
 
 def _write_connectomes(folder: Path, name: str, count: int) -> None:
-    """Correlations between regions; of patients a network of six is less coupled."""
+    """Correlations between regions; of patients six regions are less coupled.
+
+    Each hospital's scanner shifts and scales all correlations. Of the last subjects,
+    which are new, nobody knows the diagnosis.
+    """
     rng = numpy_rng(7, "example", "connectomes", name)
-    is_patient = rng.random(count) < 0.5
-    scanner = rng.normal(0, 0.1)
-    fc = rng.normal(0.25 + scanner, 0.2, (count, _REGIONS, _REGIONS))
-    network = np.arange(_REGIONS) % 4
-    fc += 0.25 * (network[:, None] == network)
-    fc[:, :6, :6] -= 0.3 * is_patient[:, None, None]
-    fc = np.clip((fc + fc.transpose(0, 2, 1)) / 2, -0.99, 0.99)
+    every = count + _NEW
+    is_patient = rng.random(every) < 0.5
+    shift, scale = rng.normal(0, 0.05), rng.uniform(0.85, 1.15)
+    weaker = rng.normal(0.2 * is_patient, 0.1)
+    fc = rng.normal(0.2, 0.2, (every, _REGIONS, _REGIONS))
+    fc[:, :6, :6] += 0.4 - weaker[:, None, None]
+    fc = np.clip(shift + scale * (fc + fc.transpose(0, 2, 1)) / 2, -0.99, 0.99)
     fc[:, range(_REGIONS), range(_REGIONS)] = 1
     subjects = [
         (
@@ -200,10 +204,13 @@ def _write_connectomes(folder: Path, name: str, count: int) -> None:
             str(rng.choice(["f", "m"])),
             "patient" if is_patient[number] else "control",
         )
-        for number in range(count)
+        for number in range(every)
     ]
-    _write(folder / "subjects.csv", "subject,age,sex,diagnosis", subjects)
-    np.save(folder / "matrices.npy", fc.astype(np.float32))
+    new = [row[:-1] for row in subjects[count:]]
+    _write(folder / "subjects.csv", "subject,age,sex,diagnosis", subjects[:count])
+    _write(folder / "new-subjects.csv", "subject,age,sex", new)
+    np.save(folder / "matrices.npy", fc[:count].astype(np.float32))
+    np.save(folder / "new-matrices.npy", fc[count:].astype(np.float32))
 
 
 def _write_compounds(folder: Path, name: str, count: int) -> None:

@@ -279,7 +279,7 @@ def _describe(table: Findings, partition: GraphPartition, resolved: Resolved) ->
     if partition.left_out:
         found += f"; left out: {partition.left_out}"
     table.add("data", found)
-    _look_at_splits(table, partition, resolved.settings.held_out, label_kind)
+    _look_at_splits(table, partition, resolved.settings, label_kind)
 
 
 def _look_at_rows(
@@ -301,7 +301,7 @@ def _look_at_rows(
 
 
 def _look_at_splits(
-    table: Findings, partition: GraphPartition, held_out: float, label_kind: str
+    table: Findings, partition: GraphPartition, settings: RunSettings, label_kind: str
 ) -> None:
     """Whether there are test items enough, of each class too."""
     sizes = {split: len(partition.positions(split)) for split in SPLITS}
@@ -310,15 +310,19 @@ def _look_at_splits(
     if counts := _test_classes(partition, label_kind):
         words = [f"{n} of {name!r}" for name, n in counts.items()]
         found += f" ({shortened(', '.join(words))})"
-    if sizes["test"] < _FEW or not all(sizes.values()):
+    if (folds := settings.folds) > 1:
+        found += f", in each of {folds} folds"
+    tested = folds * sizes["test"]
+    if tested < _FEW or not all(sizes.values()):
         cure = f"add items: fewer than {_FEW} test items say nothing of a model"
-    elif min(counts.values(), default=least) < min(least, sizes["test"] / 3):
+    elif folds * min(counts.values(), default=least) < min(least, tested / 3):
         cure = (
             f"add items of such a class: fewer than {least} in the test set say nothing"
             " of how well it is found, whatever the score of all"
         )
-    if cure and held_out < 1:
-        cure += f"; or agree with all sites on a held-out above {held_out:g}"
+    if cure and folds == 1:
+        more = f"a held-out above {settings.held_out:g}, or on folds=5"
+        cure += f"; or agree with all sites on {more}"
     table.add("splits", found, cure)
 
 

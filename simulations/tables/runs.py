@@ -82,9 +82,7 @@ def nearest_preset(
     """
     plain = {k: v for k, v in defaults().items() if v != AUTO}
     filled = {**plain, **settings}
-    presets = _presets(method, dataset) or {
-        "": plain_settings(method, dataset) or plain
-    }
+    presets = _presets(method, dataset) or {"": plain_settings(method, dataset)}
     found = []
     for name, preset in presets.items():
         other = {k: v for k, v in filled.items() if k in preset and preset[k] != v}
@@ -111,12 +109,15 @@ def _presets(method: str, dataset: str) -> Mapping[str, Mapping[str, Value]]:
 
 @lru_cache(maxsize=64)
 def plain_settings(method: str, dataset: str) -> Mapping[str, Value]:
-    """Resolve the default configuration; empty for names that are not known (now)."""
+    """Resolve the default configuration, as far as it has values.
+
+    Own data have none of some parameters of methods, such as GCFL's thresholds.
+    """
+    config = {**defaults(), "method": method, "dataset": dataset}
     try:
-        config = {**defaults(), "method": method, "dataset": dataset}
         return resolve(config).to_config()
     except ConfigError:
-        return {}
+        return {k: v for k, v in config.items() if v != AUTO}
 
 
 def with_settings(name: str, settings: Mapping[str, Value]) -> str:

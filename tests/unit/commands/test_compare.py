@@ -211,6 +211,17 @@ def test_settings_apart_make_rows_apart(results):
     assert differences["gcfl+ - local"]["smallest gain"] == "+0.0000"
 
 
+def test_a_default_sets_nothing_apart_on_own_data(tmp_path):
+    """Also of a method whose thresholds have no default there."""
+    thresholds = ("mean-norm-threshold", "max-norm-threshold", "seq-length")
+    own = {f"gcfl.{key}": 2 for key in thresholds}
+    for method, value in (("fedavg", False), ("gcfl+", True)):
+        config = {"edge-features": value, **own}
+        write_run(tmp_path, method, 1, [0.5], dataset="graphs-csv", config=config)
+    (group,) = groups_of(tmp_path)
+    assert set(group.rows) == {"fedavg (edge-features=false)", "gcfl+"}
+
+
 def test_runs_that_began_from_other_models_are_other_rows(tmp_path):
     """Even if the path is the same: the model there may have changed."""
     for seed, sha in ((1, "a" * 64), (2, "b" * 64)):

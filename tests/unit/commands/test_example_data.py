@@ -78,12 +78,17 @@ def test_exports_of_banks_are_imported_with_their_fraud(folder, tmp_path):
 def test_matrices_of_hospitals_are_imported_with_their_weights(folder, tmp_path):
     for site, count in SCANNERS.items():
         files, out = folder / "connectomes" / site, tmp_path / site
-        words = f"""site import {files}/matrices.npy --table {files}/subjects.csv
-            --id subject --label diagnosis --density 0.3 --out {out}"""
-        assert fedgraph(words.split()) == 0
-        data, *_ = build(out, infer_schema(out, targets=["label"])[0])
+        words = f"site import --id subject --density 0.3 --out {out}"
+        known = f" --label diagnosis --table {files}/subjects.csv {files}/matrices.npy"
+        assert fedgraph((words + known).split()) == 0
+        schema = infer_schema(out, targets=["label"])[0]
+        assert [f.column for f in schema.graph_features] == ["age", "sex"]
+        data, *_ = build(out, schema)
         assert (len(data), data.num_features) == (count, 24)
         assert data.edge_weight.max() > 0.5
+        new = f"-new --table {files}/new-subjects.csv {files}/new-matrices.npy"
+        assert fedgraph((words + new).split()) == 0
+        assert len((tmp_path / f"{site}-new/graphs.csv").read_text().split()) == 1 + 6
 
 
 def test_compounds_have_two_numbers_with_gaps(folder):

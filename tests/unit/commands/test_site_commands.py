@@ -245,6 +245,8 @@ def test_rows_left_out_and_doubts_of_the_run_are_findings(tmp_path, capsys):
     assert "no cluster can be split" in found["run"]["found"]
     assert found["splits"]["state"] == PROBLEM
     assert "a held-out above 0.1" in found["splits"]["cure"]
+    in_folds = [*words, "--run-config", f"{run_config} folds=20"]
+    assert check(in_folds, capsys)[1]["splits"]["state"] == OK
     _, found = check(
         [*words, "--run-config", run_config.replace("=2 h", "=21 h")], capsys
     )
