@@ -18,7 +18,7 @@ TRANSFERS = """--id account --label role --source from_account --target to_accou
     --time ts --edge-label fraud
     --nodes {raw}/accounts.csv --edges {raw}/transfers.csv"""
 MATRICES = """{raw}/matrices.npy --table {raw}/subjects.csv --id subject
-    --label diagnosis --density 0.2"""
+    --label diagnosis --density 0.3 --node-features none"""
 STORIES = {
     "transfers": {
         "dataset": "graph-csv",
