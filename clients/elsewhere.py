@@ -24,7 +24,6 @@ def score_on_all(client: GraphClient[Any], everyone: Iterable[ClientData]) -> Pa
 
     Parameters
     ----------
-    client : GraphClient
     everyone : iterable of ClientData
         Of all clients, ascending.
 

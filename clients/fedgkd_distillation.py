@@ -130,12 +130,10 @@ def distil(
 
     Parameters
     ----------
-    model : NodeGNN
     x0 : tensor, shape (num_nodes, D)
         Common start, of unit scale.
     y0 : int64 tensor, shape (num_nodes,)
     noise : tensor, shape (steps, num_pairs)
-    recipe : Recipe
 
     Source
     ------

@@ -79,7 +79,6 @@ class NeighbourGenerator(nn.Module):
 
     Parameters
     ----------
-    num_features, hidden_dim, max_neighbours : int
     noise : float
         Standard deviation of what is added to latent vectors.
     generator : torch.Generator
@@ -278,7 +277,6 @@ def train_generator(
     ----------
     model, classifier : modules
         Changed in place.
-    impaired : Impaired
     x, y : tensors
         Features and classes of all nodes, hidden ones too.
     train : int64 tensor

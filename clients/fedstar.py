@@ -47,7 +47,6 @@ class StarGNN(nn.Module):
         ``num_encoding`` is the width of the structure encoding.
     dropout : float
         After each ReLU of the feature channel, while training.
-    generator : torch.Generator
 
     Source
     ------

@@ -32,7 +32,6 @@ class ModelSpec(Generic[P]):
 
     Parameters
     ----------
-    settings : RunSettings
     params, task : Settings
         Of the method, and of the kind of learning.
     num_features, num_classes : int
@@ -111,17 +110,14 @@ class Job(Generic[P]):
 
     Parameters
     ----------
-    settings : RunSettings
     params, task : Settings
         Of the method, and of the kind of learning.
     learning : Task
         The kind of learning.
-    data : ClientData
     store : ClientStore
         The client's private state.
     site : PrivateSite
         Draws the client's noise and keeps the account of it.
-    device : torch.device
     may_restart : bool
         The site's operator lets a client begin afresh when its private state is lost;
         otherwise the client fails.
@@ -220,7 +216,6 @@ def recall(
 
     Parameters
     ----------
-    store : ClientStore
     number, after : int
         The round, and the round whose state it goes on from; 0 for none.
     known : int

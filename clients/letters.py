@@ -191,7 +191,6 @@ def read(
 
     Parameters
     ----------
-    letter : bytes
     run : str
         Name of the run.
     sender, receiver : int

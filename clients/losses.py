@@ -26,7 +26,6 @@ def nt_xent(u: Tensor, v: Tensor, temperature: float) -> Tensor:
     ----------
     u, v : tensors, shape (B, d)
         Embeddings of a graph and of its second view, row by row.
-    temperature : float
 
     Source
     ------
@@ -164,7 +163,6 @@ def model_contrast(
     ours, towards, away : tensors, shape (n, d)
         Embeddings of the same graphs (or nodes) by the model in training and by two
         frozen ones.
-    temperature : float
 
     Returns
     -------

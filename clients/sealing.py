@@ -110,7 +110,6 @@ class KeyRing:
     folder : path
         The client's private folder, ``<state-dir>/<experiment>/client-<id>``. Keys are
         made when first asked for: the run's here, the site's in the state folder.
-    client_id : int
     """
 
     def __init__(self, folder: Path, *, client_id: int) -> None:
@@ -154,7 +153,6 @@ class KeyRing:
 
         Parameters
         ----------
-        keys : mapping of int to str
         trusted : mapping of int to str, optional
             Fingerprints that the site's operator wrote down; then nobody else is a
             neighbour.

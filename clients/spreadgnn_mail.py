@@ -49,10 +49,8 @@ class Mailbox:
     ----------
     run : str
         Name of the run; letters of another are not used.
-    client_id : int
     folder : path
         The client's private folder, for keys.
-    is_sealed : bool
     notes : mapping
         Facts that came with the message: neighbours and their keys.
     stored : mapping of str to tensor
@@ -112,7 +110,6 @@ class Mailbox:
         Parameters
         ----------
         mail : dict of str to array
-        server_round : int
         check : callable
             Raises WireError if it cannot use the contents of a neighbour.
         done : RoundsDone
@@ -283,7 +280,6 @@ class Neighbourhood:
 
     Parameters
     ----------
-    client_id : int
     own : tuple of int
         S_k, ascending.
     """

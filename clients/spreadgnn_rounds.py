@@ -32,7 +32,6 @@ class RoundsDone:
     db : sqlite3.Connection
         In a transaction of the store's database, so that no other message of this
         client reads letters meanwhile.
-    store : ClientStore
     """
 
     def __init__(self, db: sqlite3.Connection, store: ClientStore) -> None:
@@ -67,7 +66,6 @@ class RoundsDone:
 
         Parameters
         ----------
-        server_round : int
         mail : str
             SHA-256 of what will be mixed, in hexadecimal digits.
         state_round : int

@@ -266,7 +266,6 @@ def bind_data(folder: Path, client_id: int, identity: str) -> None:
     ----------
     folder : path
         Of the client in the experiment.
-    client_id : int
     identity : str
         Fingerprint of its data, which no guess can be checked by.
 
@@ -454,7 +453,6 @@ class ClientStore:
         State folder of the site.
     experiment : str
         To which the run is bound; the same after a resume.
-    client_id : int
     lives : Lives, optional
         Runs of Flower whose states these are; by default none, as outside of Flower.
     unsaved : Unsaved, optional
@@ -487,8 +485,6 @@ class ClientStore:
 
         Parameters
         ----------
-        server_round : int
-        tensors : dict of str to tensor
         after : int
             Round whose state this one goes on from, 0 for none. States between the two
             are dropped, as the server heard of none of them; so are those of runs that

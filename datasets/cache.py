@@ -374,7 +374,6 @@ def raw_folder(
     data_dir : str
         What the setting says; "" falls back to FEDGRAPH_DATA. If either is set,
         nothing is downloaded.
-    cache : Path
     kept : str
         Folder below the cache's ``downloads``.
     pin : str

@@ -47,7 +47,6 @@ def load_diffusion(
     ----------
     graphs : GraphSet
         Only its edges and pointers matter.
-    spec : DiffusionSpec
     cache_dir : str
         Cache folder; "" means FEDGRAPH_CACHE, and without it the user's cache.
     """
@@ -73,7 +72,6 @@ def diffuse(graphs: GraphSet, spec: DiffusionSpec) -> WeightedEdges:
     graphs : GraphSet
         Edges may be one-way (a node's degree is then that of its incoming edges) and
         need not reach every node; a repeated edge counts once.
-    spec : DiffusionSpec
 
     Returns
     -------

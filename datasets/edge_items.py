@@ -176,7 +176,6 @@ def draw_targets(
         Links, as source * num_nodes + target, ascending.
     count : int
         Pairs per source, which may repeat.
-    rng : Generator
 
     Returns
     -------

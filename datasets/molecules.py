@@ -183,10 +183,6 @@ def atom_kind(atom: Any) -> AtomKind:
 def atom_features(kind: AtomKind) -> NDArray[np.float32]:
     """Feature row of a kind of atom.
 
-    Parameters
-    ----------
-    kind : AtomKind
-
     Returns
     -------
     float32 array, shape (133,)
@@ -228,10 +224,6 @@ NUM_BOND_FEATURES = len(ORDERS) + 1 + 2 + NUM_STEREO + 1
 
 def bond_features(kind: BondKind) -> NDArray[np.float32]:
     """Feature row of a kind of bond.
-
-    Parameters
-    ----------
-    kind : BondKind
 
     Returns
     -------

@@ -38,7 +38,6 @@ def reference_chunks(y: IntArray, num_clients: int, *, seed: int) -> list[IntArr
     ----------
     y : int array, shape (num_graphs,)
         Classes; only their number matters here.
-    num_clients : int
     seed : int
         Split seed.
 
@@ -118,7 +117,6 @@ def dominant_classes(
     Parameters
     ----------
     y : int array, shape (num_graphs,)
-    num_clients : int
     seed : int
         Split seed. The order within a class depends on (seed, label) only.
     dominance : float
@@ -229,10 +227,8 @@ def quantity_skew(
     ----------
     rows : int array, shape (n,)
         What is shared out: the training graphs.
-    num_clients : int
     seed : int
         Split seed.
-    alpha : float
 
     Returns
     -------

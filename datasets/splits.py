@@ -111,10 +111,8 @@ def fold_roles(
 
     Parameters
     ----------
-    count : int
     settings : RunSettings
         Part ``fold`` of ``folds`` tests (2), the next validates (1), the others train.
-    seed : int
     what : str
         The items, in words.
     y : int array, shape (count,), optional
@@ -342,7 +340,6 @@ def add_noise(partition: GraphPartition, settings: RunSettings) -> GraphPartitio
 
     Parameters
     ----------
-    partition : GraphPartition
     settings : RunSettings
         ``split_noise_features``, ``split_noise_edges``, ``split_noise_labels`` and
         ``split_seed`` are read.
@@ -396,7 +393,6 @@ def shuffled_rows(
     share : float
         In [0, 1], of the nodes of all graphs; rounded to whole nodes. One node alone
         has nobody to swap with.
-    rng : Generator
     """
     chosen = rng.permutation(len(x))[: round(share * len(x))]
     noisy = np.array(x)
@@ -412,10 +408,8 @@ def rewired(graphs: GraphSet, share: float, rng: np.random.Generator) -> GraphSe
 
     Parameters
     ----------
-    graphs : GraphSet
     share : float
         In [0, 1]; rounded to whole edges in each graph.
-    rng : Generator
     """
     found, counts = [], []
     for g in range(len(graphs)):
@@ -497,12 +491,10 @@ def flipped(
 
     Parameters
     ----------
-    graphs : GraphSet
     train : int array
         Positions of the graphs, or nodes, to train on.
     share : float
         In [0, 1], of the labels that are there; rounded to whole labels.
-    rng : Generator
 
     Raises
     ------
@@ -546,7 +538,6 @@ def assign_tasks(
         uniformly; "overlapping": to two different ones; both are drawn anew
         until every client has a task. Otherwise the clients' tasks one after the other,
         numbered from 0: ``"0-2;3,5;4"``.
-    num_tasks, num_clients : int
     seed : int
         Split seed.
 

@@ -50,7 +50,6 @@ def generate_client(client_id: int, seed: int) -> GraphSet:
 
     Parameters
     ----------
-    client_id : int
     seed : int
         Split seed. Graph ``g`` depends on (seed, client_id, g) only.
 
@@ -176,7 +175,6 @@ def generate_planted(client_id: int, seed: int) -> GraphSet:
 
     Parameters
     ----------
-    client_id : int
     seed : int
         Split seed.
 

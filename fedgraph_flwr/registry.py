@@ -75,7 +75,6 @@ def on_data(method: Method, label_kind: str, task: str = AUTO) -> MethodOnTask:
 
     Parameters
     ----------
-    method : Method
     label_kind : str
         Key of ``LABEL_KINDS``. If no task fits it, the first is returned, whose
         ``check`` then says what fits.

@@ -108,9 +108,6 @@ def run(
 
     Parameters
     ----------
-    grid : Grid
-    resolved : Resolved
-    run_id : int
     only : collection of int, optional
         Clients that take part, where a site tries a run without the others.
 

@@ -39,12 +39,10 @@ class InlineGrid(Grid):
 
     Parameters
     ----------
-    app : ClientApp
     node_configs : sequence of mapping
         One node-config per node.
     run_config : mapping
         Complete flat run config, as Flower would hand it to the apps.
-    run_id : int
     """
 
     def __init__(

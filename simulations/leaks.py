@@ -205,7 +205,6 @@ def attack(
     ----------
     play : callable
         (world, name) of each trial -> what is seen of each, in that order.
-    size : Size
     name, view_epsilon
         See :class:`Row`.
     """

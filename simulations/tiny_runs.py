@@ -199,7 +199,6 @@ class Lab:
 
     Parameters
     ----------
-    root : path
     settings : mapping, optional
         Run-config keys of every run.
     finished : dict, optional

@@ -44,7 +44,6 @@ class FedAvg(AbstractGraphStrategy):
 
         Parameters
         ----------
-        server_round : int
         replies : dict of int to Parcel
             Of the clients whose replies are good, ascending; at least one. The model
             of client ``c`` is ``select(SHARED, replies[c].arrays)``: in the parcel,

@@ -95,7 +95,6 @@ class Paper(ABC):
 
     Parameters
     ----------
-    settings : RunSettings
     params : Settings
         Parameters of the method.
     experiment : str

@@ -59,8 +59,6 @@ class Round:
 
     Parameters
     ----------
-    strategy : Paper
-    phase : Phase
     number : int
         0 for the opening, the number after the last round for the closing evaluation.
     began_at : float

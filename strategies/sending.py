@@ -47,8 +47,6 @@ def exchange(
 
     Parameters
     ----------
-    grid : Grid
-    messages : iterable of Message
     timeout_s : float
         Replies that come later are not waited for.
     meanwhile : callable
@@ -111,7 +109,6 @@ def pause_s(
         So far.
     asking_s : float
         Of the last look, if it found nothing.
-    longest_s : float
     """
     rest_s = min(_POLL_TIMES * asking_s, _MOST_S)
     return min(max(_POLL_SHARE * waited_s, _POLL_S[0], rest_s), longest_s)

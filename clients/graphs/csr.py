@@ -101,7 +101,6 @@ class CollatedDiffusion:
     edges : WeightedEdges
         Of the same graphs, in the same order, as the ``CollatedGraphs`` beside it.
     node_ptr : int64 array, shape (num_graphs + 1,)
-    device : torch.device
     """
 
     def __init__(

@@ -52,13 +52,7 @@ Nodes: TypeAlias = Batch | NodeBatch
 
 
 class NodeRows:
-    """Node features of a client's graphs on the device; edges are not even copied.
-
-    Parameters
-    ----------
-    graphs : GraphSet
-    device : torch.device
-    """
+    """Node features of a client's graphs on the device; edges are not even copied."""
 
     def __init__(self, graphs: GraphSet, device: torch.device) -> None:
         self.device = device

@@ -91,7 +91,6 @@ class NoisyView:
     ----------
     *views : Triangles
         After post-processing; of the same graphs.
-    device : torch.device
     post : str
         How they were post-processed; decides how degrees are counted.
     nodes : NodeRows, optional

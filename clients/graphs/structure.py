@@ -259,7 +259,6 @@ def encode_structure(
     ----------
     edge_index : int array, shape (2, num_edges)
         Both directions of each edge.
-    num_nodes, walk_length, max_degree : int
 
     Returns
     -------

@@ -108,7 +108,6 @@ def correct(
 
     Parameters
     ----------
-    graph : WholeGraph
     knowledge : float tensor, shape (num_nodes, num_classes)
         P of this graph, what the averaged model predicts.
     alpha : float

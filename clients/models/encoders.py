@@ -32,7 +32,6 @@ class Sizes(NamedTuple):
 
     Parameters
     ----------
-    hidden_dim : int
     edge_dim : int
         Features of an edge that the layer reads, its weight included.
     mean_degree : float
@@ -100,7 +99,6 @@ class Layer(nn.Module):
     ----------
     name : str
         Of the encoder.
-    sizes : Sizes
     direction : str
         "forward": along edges. "both": along each edge and its reverse. "separate":
         the sum of a layer along edges and another one against them.
@@ -132,8 +130,6 @@ class EdgeEncoder(nn.Module):
     ----------
     name, direction : str
         See :class:`Layer`.
-    num_features, num_layers : int
-    sizes : Sizes
     dropout : float
         After each layer, while training.
     common, own : torch.Generator
@@ -205,7 +201,6 @@ class EdgeGNN(EdgeEncoder):
     ----------
     head : str
         "graphs", "nodes", "edges" or "links".
-    num_outputs : int
     num_beside : int
         Features of a graph, or of the edge of a pair.
     common, own : torch.Generator

@@ -51,7 +51,6 @@ class GIN(nn.Module):
     ----------
     num_features, num_classes : int
         Widths of this client's data; may differ between clients.
-    hidden_dim, num_layers : int
     dropout : float
         After each layer and after ``post``, while training.
     shared_generator, private_generator : torch.Generator

@@ -36,7 +36,6 @@ def represent(
     Parameters
     ----------
     x : tensor, shape (num_nodes, hidden)
-    batch : Batch
     weights : sequence of tensors
         Weight and bias of both linear maps of each layer, and of the last one.
     p : float

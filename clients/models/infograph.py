@@ -75,10 +75,8 @@ class ProjectionNetwork(nn.Module):
 
     Parameters
     ----------
-    num_in, num_out : int
     activation : callable
         Makes an activation module, once per layer.
-    generator : torch.Generator
     """
 
     def __init__(
@@ -110,7 +108,6 @@ class InfoGraph(nn.Module):
 
     Parameters
     ----------
-    num_features : int
     hidden_dim, num_layers : int
         Embeddings have ``num_layers * hidden_dim`` columns: all layers side by side.
     generator : torch.Generator

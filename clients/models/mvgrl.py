@@ -75,10 +75,8 @@ class MVGRL(nn.Module):
 
     Parameters
     ----------
-    num_features : int
     hidden_dim, num_layers : int
         Embeddings have ``hidden_dim`` columns.
-    generator : torch.Generator
     """
 
     def __init__(

@@ -57,7 +57,6 @@ class NodeGNN(nn.Module):
 
     Parameters
     ----------
-    num_features, num_classes, hidden_dim, num_layers : int
     dropout : float
         After each ReLU, while training.
     generator : torch.Generator

@@ -37,7 +37,6 @@ class ReadoutModel(nn.Module):
     ----------
     encoder : module
         Takes features, structure and generator; gives H, (num_nodes, hidden).
-    num_features, num_tasks, hidden_dim : int
     generator : torch.Generator
         Initialises readout and head.
     """

@@ -85,10 +85,8 @@ class GATLayer(nn.Module):
     ----------
     num_in, num_out : int
         Widths; ``num_out`` of one head.
-    num_heads : int
     dropout : float
         Of the inputs and of the attention, while training.
-    generator : torch.Generator
     """
 
     def __init__(
@@ -188,8 +186,6 @@ class MultiTaskGNN(ReadoutModel):
     ----------
     encoder : str
         One of ``ENCODERS``.
-    num_features, num_tasks, hidden_dim, num_layers : int
-    dropout : float
     generator : torch.Generator
         Initialises all tensors; no tensor depends on the client.
     """

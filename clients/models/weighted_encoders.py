@@ -158,7 +158,6 @@ class GraphModel(ReadoutModel):
     ----------
     encoder : str
         One of ``ENCODERS``.
-    num_features, num_tasks, hidden_dim : int
     dropout : float
         Between the encoder's layers while training; LightGCN has none.
     generator : torch.Generator

@@ -51,7 +51,6 @@ class WeightedGIN(nn.Module):
 
     Parameters
     ----------
-    num_features, hidden_dim, num_layers : int
     generator : torch.Generator
         Initialises all tensors.
     """

@@ -123,7 +123,6 @@ class Ledger:
         holds a graph twice pays for it twice.
     source : str
         Name of the file that ``rows`` are of, if clients have files of their own.
-    budgets : Budgets
     """
 
     def __init__(

@@ -108,7 +108,6 @@ def add_noise(triangle: NDArray[np.floating], epsilon: float, rng: Noise) -> Flo
         Pairs of one graph, or of many: different graphs hold different pairs.
     epsilon : float
         > 0 and finite. Each graph is protected with this epsilon, for one edge.
-    rng : Noise
     """
     noise = rng.laplace(0.0, 1.0 / epsilon, len(triangle))
     return (triangle + noise).astype(np.float32)

@@ -79,8 +79,6 @@ class NegativeQueue:
         positions : int64 array, shape (n,)
         y : float array, shape (num_graphs, num_tasks)
             Labels of all of the client's graphs, NaN if not observed.
-        k : int
-        rng : numpy.random.Generator
 
         Returns
         -------

@@ -58,10 +58,8 @@ class NoisyViews:
     post, mode : str
         Of ``EDGE_POSTS`` and ``NOISE_MODES``. Raw noise is kept, so ``post`` may change
         at no cost.
-    ledger : Ledger
     folder : path
         On the client's disk.
-    seed, client_id : int
     secret : str
         See :func:`site_secret`. The run's seed is known to the server, so *an empty
         secret protects nothing*: it is for simulations that must be repeatable.

@@ -46,7 +46,6 @@ class PrivateSite:
 
     Parameters
     ----------
-    privacy : PrivacySettings
     folder : path
         ``<state-dir>/<experiment>/client-<id>``, on the client's disk.
     seed : int

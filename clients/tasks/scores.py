@@ -269,7 +269,6 @@ def link_scores(scores: Array, per_link: int) -> dict[str, float]:
     scores : float array, shape (num_items, 1)
         Each link stands before ``per_link`` other pairs. Its rank among these counts a
         tie by one half.
-    per_link : int
 
     Returns
     -------
@@ -306,7 +305,6 @@ def class_scores(
 
     Parameters
     ----------
-    partition : GraphPartition
     point : str
         Of the round.
     logits : float array, shape (num_val + num_test, num_classes)

@@ -428,8 +428,6 @@ def arranged(
         Nodes of the whole set.
     values : dict of str to array
         Of the same rows, as :func:`read_edge_rows` gives them.
-    schema : Schema
-    num_nodes : int
 
     Returns
     -------

@@ -85,8 +85,6 @@ class Column:
 
     Parameters
     ----------
-    table : Table
-    name : str
     owner : str
         Column that names the graph or node of a row.
     enough : int

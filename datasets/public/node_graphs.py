@@ -242,7 +242,6 @@ class NodeSource:
         ``<name>/raw`` holds the files.
     also : tuple of str
         Other names of the folder ``<name>``, as the publishers' archives have them.
-    files : tuple of str
     read : callable
         Given the raw folder and the name; returns features, edges (2, num_edges) and
         classes.

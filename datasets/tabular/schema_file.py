@@ -105,7 +105,6 @@ class Feature:
 
     Parameters
     ----------
-    column : str
     kind : str
         "number", "category" or "date".
     shift, scale : float

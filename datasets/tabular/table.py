@@ -158,7 +158,6 @@ def find_tables(folder: Path, *, whole_graphs: bool) -> Tables:
     folder : Path
         With ``nodes``, ``edges`` and, for whole graphs, ``graphs``, each as ``.csv``,
         ``.csv.gz`` or ``.parquet``.
-    whole_graphs : bool
 
     Raises
     ------
@@ -216,7 +215,6 @@ def read_rows(path: Path, names: Sequence[str] = ()) -> Rows:
 
     Parameters
     ----------
-    path : Path
     names : sequence of str
         Of the columns of a CSV file without a header.
 

@@ -376,7 +376,6 @@ class Entry:
 
     Parameters
     ----------
-    time_utc, experiment, method : str
     run : int
         Flower's number of the run, as ``flwr ls`` lists it.
     message : str

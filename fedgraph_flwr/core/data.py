@@ -319,7 +319,6 @@ class GraphPartition:
 
     Parameters
     ----------
-    client_id : int
     graphs : GraphSet
         This client's graphs only.
     graph_ids : int64 array, shape (num_graphs,)
@@ -585,7 +584,6 @@ class Statistics:
 
     Parameters
     ----------
-    num_graphs, num_nodes : int
     nodes_per_graph, edges_per_graph : float
         An edge counts once; of directed graphs each repeated edge counts.
     degree : float
@@ -631,7 +629,6 @@ def measure(partition: GraphPartition, *, is_binary: bool) -> Statistics:
 
     Parameters
     ----------
-    partition : GraphPartition
     is_binary : bool
         Whether targets, if there are any, are 0 or 1.
     """

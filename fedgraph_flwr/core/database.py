@@ -50,7 +50,6 @@ class Database:
 
     Parameters
     ----------
-    path : path
     schema : str
         Statements that make the tables.
     version : int

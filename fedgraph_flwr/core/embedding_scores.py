@@ -70,7 +70,6 @@ def match_clusters(labels: ArrayLike, assignment: ArrayLike, num_classes: int) -
     ----------
     labels, assignment : array_like of int, shape (N,)
         Class and cluster of each graph, both in [0, num_classes).
-    num_classes : int
 
     Returns
     -------
@@ -101,7 +100,6 @@ def cluster_scores(
         Already transformed; N at least ``num_classes``.
     labels : array_like of int, shape (N,)
         In [0, num_classes).
-    num_classes : int
     seed : int
         Of the starts of k-means.
 

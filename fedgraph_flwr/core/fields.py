@@ -41,7 +41,6 @@ class Field:
     ----------
     name : str
         Whole name; with ``rest`` its beginning.
-    kind : Kind
     phases : tuple of Phase
         Messages whose replies may hold it.
     rest : str

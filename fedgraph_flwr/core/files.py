@@ -325,7 +325,6 @@ def read_arrays(path: Path, what: str, cure: str) -> tuple[dict[str, NDArray], s
 
     Parameters
     ----------
-    path : path
     what : str
         Name of the file in the message.
     cure : str
@@ -398,11 +397,6 @@ def write_once(path: Path, content: bytes) -> bytes:
 
     A reader finds it whole or not at all; of several writers at once one wins. It is on
     the disk when this returns, and outlives a power cut.
-
-    Parameters
-    ----------
-    path : path
-    content : bytes
 
     Returns
     -------

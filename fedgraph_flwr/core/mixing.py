@@ -41,7 +41,6 @@ def mixing_row(kind: str, client: int, peers: Mapping[int, Peer]) -> dict[int, f
         "metropolis": 1 / (1 + max(deg_k, deg_j)) of a neighbour, the rest of itself.
         "uniform": all the same. "samples": in proportion to training graphs, or
         all the same if there are none.
-    client : int
     peers : mapping of int to Peer
         The client itself and those neighbours whose models arrived. What a missing
         neighbour would have weighed goes to the client itself under "metropolis", so

@@ -69,7 +69,6 @@ class Network:
 
     Parameters
     ----------
-    topology : Topology
     weights : str
         Kind of its mixing weights; key of ``mixing.KINDS``.
     gone : collection of int
@@ -109,7 +108,6 @@ def build_topology(
     kind : str
         Key of ``KINDS``. A star has client 0 in its middle. "random-regular" need not
         be connected.
-    num_clients : int
     degree : int
         Neighbours of each client, of "random-regular"; before rewiring, of
         "watts-strogatz", which needs an even number.

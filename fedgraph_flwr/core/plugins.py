@@ -262,7 +262,6 @@ def build_params(
     ----------
     cls : type
         Table of the method; its keys need no table's name before them here.
-    given : str
     automatic : mapping
         Values that replace ``"auto"``, by the table's own keys.
 

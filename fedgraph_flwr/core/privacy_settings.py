@@ -115,8 +115,6 @@ def check_privacy(
 
     Parameters
     ----------
-    privacy : PrivacySettings
-    settings : RunSettings
     takes_weights : bool
         The method takes noisy views as they are; others take graphs.
     takes_noise : bool

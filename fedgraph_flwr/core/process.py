@@ -200,7 +200,6 @@ def log_failure(words: str, error: BaseException) -> None:
     ----------
     words : str
         What failed, e.g. ``"run failed"``.
-    error : exception
     """
     line = harmless(f"{words}: {type(error).__name__}: {error}")
     trace = harmless("".join(traceback.format_exception(error)).rstrip())
@@ -238,7 +237,6 @@ def announced(words: str, state: Callable[[], str] = lambda: "") -> Iterator[Non
 
     Parameters
     ----------
-    words : str
     state : callable
         Says how far it is; "" if nothing is known.
     """

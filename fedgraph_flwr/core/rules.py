@@ -29,7 +29,6 @@ def held_out_clients(text: str, num_clients: int, seed: int) -> frozenset[int]:
     text : str
         A share of the clients, rounded to whole clients and drawn from ``seed`` alone;
         or numbers of clients separated by commas; or "" for none.
-    num_clients : int
     seed : int
         The split seed: runs that are compared hold out the same clients.
 
@@ -250,7 +249,6 @@ def read_toml(path: Path, content: bytes | None = None) -> dict[str, Any]:
 
     Parameters
     ----------
-    path : Path
     content : bytes, optional
         Of the file, if it has been read before; then it is not read again.
 

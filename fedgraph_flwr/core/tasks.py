@@ -158,7 +158,6 @@ class Task:
 
     Parameters
     ----------
-    name : str
     key : str
         What the run-config key ``task`` calls it.
     metric : str

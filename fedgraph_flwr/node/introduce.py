@@ -68,7 +68,6 @@ def score_elsewhere(
 
     Parameters
     ----------
-    resolved : Resolved
     client : GraphClient
         Right after the closing evaluation.
     reply : Parcel
@@ -180,7 +179,6 @@ def introduce(
 
     Parameters
     ----------
-    resolved : Resolved
     partition : GraphPartition
         Of the client.
     store : ClientStore

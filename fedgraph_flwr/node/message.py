@@ -63,13 +63,7 @@ _given: set[tuple[Path | None, int, str]] = set()
 
 
 class Watch:
-    """One message at a node: its policy is read, and a site writes down what is done.
-
-    Parameters
-    ----------
-    message : Message
-    context : Context
-    """
+    """One message at a node: its policy is read; a site writes down what is done."""
 
     def __init__(self, message: Message, context: Context) -> None:
         self._message, self._context = message, context

@@ -112,7 +112,6 @@ def serve(
         What the site allows; what is done for each client is noted there.
     kind : str
         Of the message.
-    context : Context
     resolved : Resolved
         The run, with the node's own folders.
     parcels : mapping of int to Parcel

@@ -176,12 +176,10 @@ def find_resume_point(
 
     Parameters
     ----------
-    folder : path
     before : mapping
         The run config of the run so far.
     settings : RunSettings
         Those of the run that goes on.
-    file : RunFile
     run : int
         Number of Flower's run that goes on.
 

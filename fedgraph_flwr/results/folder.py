@@ -97,7 +97,6 @@ class RunFolder:
     ----------
     path : path
         The run's folder; created here unless the run is resumed.
-    resolved : Resolved
     run_id : int
         Flower's.
     """

@@ -216,7 +216,6 @@ class WarmStart:
 
     Parameters
     ----------
-    path : path
     arrays : dict of str to array
     lineage : list of mapping
         The former run and model, and what that began from, newest first.

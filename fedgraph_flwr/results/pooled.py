@@ -38,12 +38,7 @@ if TYPE_CHECKING:
 
 
 class PooledEvaluation(Evaluator):
-    """Clusters what the clients hand over, kept as ``embeddings/round-<t>.npz``.
-
-    Parameters
-    ----------
-    resolved : Resolved
-    """
+    """Clusters what the clients hand over, kept as ``embeddings/round-<t>.npz``."""
 
     def __init__(self, resolved: Resolved) -> None:
         super().__init__()

@@ -43,13 +43,7 @@ _LOSS = ("train", "loss")
 
 
 class RoundWriter:
-    """Writes each round to the results folder when the strategy reports it.
-
-    Parameters
-    ----------
-    folder : RunFolder
-    tracking : Tracking
-    """
+    """Writes each round to the results folder when the strategy reports it."""
 
     def __init__(self, folder: RunFolder, tracking: Tracking) -> None:
         self._folder, self._tracking = folder, tracking
@@ -138,7 +132,6 @@ class AuditedGrid(Grid):
     ----------
     grid : Grid
         Sends and receives.
-    log : AuditLog
     run : int
         Flower's number of the run.
     num_clients : int

@@ -123,7 +123,6 @@ def read_rows(path: Path, having: Sequence[str] = ()) -> Iterator[list[str]]:
 
     Parameters
     ----------
-    path : Path
     having : sequence of str
         What rows must have from the third cell on. Most others are not parsed, which
         takes most of the time of a large file.

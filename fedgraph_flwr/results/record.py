@@ -26,12 +26,7 @@ OWNERSHIP = ("own", "unseen")  # tasks of which a client has labels, and the oth
 
 
 class RunRecord:
-    """Sums up the reports of rounds, for checkpoints and the summary.
-
-    Parameters
-    ----------
-    task : Task
-    """
+    """Sums up the reports of rounds, for checkpoints and the summary."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -198,7 +193,6 @@ class RunRecord:
 
         Parameters
         ----------
-        server_round : int
         sizes : mapping
             Client -> size of its test set.
         is_one_model : bool

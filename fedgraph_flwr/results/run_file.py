@@ -53,10 +53,6 @@ class RunFile:
 
     Each row has the round ``at`` which it was reported: a model that a client received
     in round t is measured then, and is that of round t - 1.
-
-    Parameters
-    ----------
-    folder : path
     """
 
     def __init__(self, folder: Path) -> None:

@@ -209,11 +209,9 @@ def best_snapshot(
 
     Parameters
     ----------
-    test : Table
     snapshots : sequence of (round, clients)
         A cluster of these clients was split in this round; the snapshot holds the
         accuracies of the round before.
-    last_round : int
 
     Source
     ------

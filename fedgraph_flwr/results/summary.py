@@ -60,8 +60,6 @@ def summarise(
 
     Parameters
     ----------
-    folder : RunFacts
-    strategy : AbstractGraphStrategy
     models : mapping
         The server's models by name, as in the folder.
     error : exception or None
@@ -315,8 +313,6 @@ def metrics_text(
 
     Parameters
     ----------
-    folder : RunFacts
-    strategy : AbstractGraphStrategy
     report : RoundReport or None
         The last round; None if there was none.
     status : int

@@ -167,7 +167,6 @@ class Tracking:
     ----------
     name : str
         Value of the key ``tracker``.
-    folder : Path
     config : mapping
         The resolved config; folders are left out of what the tracker gets.
 

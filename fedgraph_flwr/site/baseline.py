@@ -51,13 +51,11 @@ class Gain:
 
     Parameters
     ----------
-    metric : str
     federated, alone : float
         Scores on the same items.
     low, high : float, optional
         Interval of the gain, which is > 0 where the federated model is better. None if
         no resample moves the gain, so that there is no interval.
-    num_items : int
     """
 
     metric: str
@@ -512,8 +510,6 @@ def run_one(
     ----------
     config : mapping
         Run config; folders in it are left out.
-    folder : path
-    client : int
     own : mapping
         Further keys of the site's node-config.
     """

@@ -172,7 +172,6 @@ class About:
         Of the run; at a site its own.
     lineage : list of mapping
         What the run began from, and that before, newest first.
-    versions : mapping
     rarest : str
         Class of fewest training labels; "" if that is not known.
     thresholds : mapping

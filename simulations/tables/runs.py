@@ -69,7 +69,6 @@ def nearest_preset(
 
     Parameters
     ----------
-    method, dataset : str
     settings : mapping
         ``Run.settings``. Keys that an older run does not have count as their defaults.
 
