@@ -70,12 +70,9 @@ class FedGTAClient(NodeClassifierClient[FedGTAParams]):
 
     @override
     def update(self, trained: dict[str, Tensor]) -> Parcel:
-        beside = {MOMENTS: self._moments(), CONFIDENCE: self._confidence()}
+        moments = label_moments(self.soft_labels(1.0), self.params.moment_orders)
+        beside = {MOMENTS: moments.float(), CONFIDENCE: self._confidence()}
         return join(super().update(trained), Parcel(arrays=to_arrays(beside)))
-
-    def _moments(self) -> Tensor:
-        soft = self.soft_labels(1.0)
-        return label_moments(soft, self.params.moment_orders).float()
 
     def _confidence(self) -> Tensor:
         degree = self.data.graphs.degree.double()

@@ -116,11 +116,6 @@ class InlineGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-def simulated_nodes(num_nodes: int) -> list[dict[str, int]]:
-    """Node-configs as Flower's simulation gives them."""
-    return [{"partition-id": p, "num-partitions": num_nodes} for p in range(num_nodes)]
-
-
 def run_inline(
     overrides: Mapping[str, Value],
     *,
@@ -147,7 +142,9 @@ def run_inline(
     run_config = {**defaults(), **overrides}
     resolved = resolve(run_config)
     run_id = secrets.randbits(63)
-    nodes = simulated_nodes(num_nodes) if node_configs is None else node_configs
+    nodes = node_configs or [  # as Flower's simulation gives them
+        {"partition-id": p, "num-partitions": num_nodes} for p in range(num_nodes)
+    ]
     grid = InlineGrid(app, nodes, run_config=run_config, run_id=run_id)
     try:
         return run(grid, resolved, run_id=run_id, only=only)

@@ -98,19 +98,6 @@ def numbers(option: str, text: str, kind: Callable[[str], N] = int) -> list[N]:
         ) from error
 
 
-def start_from(name: str) -> dict[str, Value]:
-    """Return the overrides of a preset; the name of a method means its defaults.
-
-    Raises
-    ------
-    ConfigError
-        Neither has this name.
-    """
-    if name in METHODS or is_plugin(name):
-        return {"method": name}
-    return load_preset(name, also=METHODS)
-
-
 def plan(
     name: str,
     own: Mapping[str, Value],
@@ -121,12 +108,16 @@ def plan(
 ) -> list[dict[str, Value]]:
     """Return the run-config overrides of each run; all are checked before one starts.
 
+    ``name`` is that of a preset, or of a method, which means its defaults.
+
     Raises
     ------
     ConfigError
         Unknown preset, bad assignment, or a configuration that ``resolve`` refuses.
     """
-    common = {**start_from(name), **own}
+    is_method = name in METHODS or is_plugin(name)
+    start = {"method": name} if is_method else load_preset(name, also=METHODS)
+    common = {**start, **own}
     if results:
         if "results-dir" in common:
             raise ConfigError("give either --results or results-dir=..., not both")

@@ -58,8 +58,8 @@ class FedGTA(AbstractPersonalStrategy):
 
     @override
     def extra_uplink(self, server_round: int, client: int) -> Layout:
-        """Expect moments for each class, and the confidence."""
-        width = self.params.moments_per_class * self.clients[client].num_classes
+        """Expect raw and central moments for each class, and the confidence."""
+        width = 2 * self.params.moment_orders * self.clients[client].num_classes
         return {MOMENTS: ("float32", (width,)), CONFIDENCE: ("float32", (1,))}
 
     @override

@@ -137,7 +137,8 @@ def split_weights(
         return None
     updates = np.stack([flat[c] for c in members])
     stalled = mean_update_norm(updates) < params.mean_norm_threshold
-    moving = max_update_norm(updates) > params.max_norm_threshold
+    largest = float(np.linalg.norm(updates, axis=1).max())  # delta_max, Eq. (5)
+    moving = largest > params.max_norm_threshold
     if not (stalled and moving):
         return None
     if not use_dtw:
@@ -214,11 +215,6 @@ def mean_update_norm(updates: FloatArray) -> float:
     """
     uniform = np.full(len(updates), 1 / len(updates))
     return float(np.linalg.norm(uniform @ updates))
-
-
-def max_update_norm(updates: FloatArray) -> float:
-    """Largest norm of a client's update, delta_max (Eq. 5)."""
-    return float(np.linalg.norm(updates, axis=1).max())
 
 
 def cosine_weights(updates: FloatArray) -> FloatArray:
@@ -395,15 +391,13 @@ class GCFL(AbstractGraphStrategy):
         A client that is held out from training has no update to be clustered by: it is
         sent the model of the cluster with most clients, the first of equals.
         """
-        largest = max(range(len(self.gcfl.clusters)), key=self._size)
+        clusters = self.gcfl.clusters
+        largest = max(range(len(clusters)), key=lambda k: (len(clusters[k]), -k))
         common = with_prefix(SHARED, self.gcfl.theta[largest])
         sent = dict.fromkeys(sorted(self.settings.never_train), common)
         for members, theta in zip(self.gcfl.clusters, self.gcfl.theta, strict=True):
             sent |= dict.fromkeys(members, with_prefix(SHARED, theta))
         return sent
-
-    def _size(self, position: int) -> tuple[int, int]:
-        return len(self.gcfl.clusters[position]), -position
 
     @override
     def uplink(self, server_round: int, client: int) -> Layout:

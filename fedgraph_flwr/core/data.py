@@ -161,10 +161,6 @@ class GraphSet:
         """Whether graphs have labels of several tasks instead of one class."""
         return self.y.ndim == 2
 
-    @property
-    def _label_type(self) -> type[np.generic]:
-        return np.float32 if self.has_tasks else np.int64
-
     def without_edges(self) -> GraphSet:
         """Return the nodes without any edge."""
         return replace(
@@ -199,13 +195,14 @@ class GraphSet:
         """Copy out the graphs ``graph_ids`` (repeats allowed), in that order."""
         nodes, node_ptr = _ranges(self.node_ptr, graph_ids)
         edges, edge_ptr = _ranges(self.edge_ptr, graph_ids)
+        label_type = np.float32 if self.has_tasks else np.int64
         return replace(
             self,
             x=np.ascontiguousarray(self.x[nodes]),
             edge_index=np.ascontiguousarray(self.edge_index[:, edges]),
             node_ptr=node_ptr,
             edge_ptr=edge_ptr,
-            y=np.ascontiguousarray(self.y[graph_ids], self._label_type),
+            y=np.ascontiguousarray(self.y[graph_ids], label_type),
             **self._cut(_OF_EDGES, edges),
             **self._cut(_OF_GRAPHS, graph_ids),
         )

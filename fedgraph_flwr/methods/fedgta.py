@@ -59,11 +59,6 @@ class FedGTAParams(Settings):
     """Clients with a larger cosine of moments count as alike. The authors: 0.6 for
     CiteSeer, 0.65 for PubMed."""
 
-    @property
-    def moments_per_class(self) -> int:
-        """Numbers sent for each class: raw and central moments."""
-        return 2 * self.moment_orders
-
 
 METHOD = Method(
     params=FedGTAParams,

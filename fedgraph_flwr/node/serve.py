@@ -145,7 +145,11 @@ def serve(
                 root, experiment, client_id=client_id, lives=lives, unsaved=unsaved
             )
             if kind == MessageType.QUERY:
-                reply = _introduced(visit, resolved, store)
+                device = choose_device(resolved.settings.device)
+                partition = load_data(resolved, client_id, device, None).partition
+                reply = introduce(
+                    resolved, partition, store, node=visit.node, policy=visit.policy
+                )
             else:
                 client = _ready(visit, kind, resolved, store, parcel)
                 if kind == MessageType.TRAIN:
@@ -317,12 +321,6 @@ def _bound(
     check_run(root, context.run_id, experiment)
     bind_config(root, experiment, config)
     return experiment
-
-
-def _introduced(visit: Visit, resolved: Resolved, store: ClientStore) -> Parcel:
-    device = choose_device(resolved.settings.device)
-    partition = load_data(resolved, store.client_id, device, None).partition
-    return introduce(resolved, partition, store, node=visit.node, policy=visit.policy)
 
 
 def _ready(
