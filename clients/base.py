@@ -25,12 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from fedgraph_flwr.core.config import (
-    PAPER,
-    READ_FEATURES,
-    READ_WEIGHTS,
-    RunSettings,
-)
+from fedgraph_flwr.core.config import PAPER, READ_FEATURES, READ_WEIGHTS, RunSettings
 from fedgraph_flwr.core.data import (
     DiffusionSpec,
     GraphSet,

@@ -24,12 +24,7 @@ from .catalog import (
 )
 from .diffusion import load_diffusion
 from .molecules import SMILES_CSV
-from .own.load import (
-    count_clients,
-    list_faults,
-    name_items,
-    read_schema_text,
-)
+from .own.load import count_clients, list_faults, name_items, read_schema_text
 from .own.new_items import NewItems, load_new
 from .partition import check_hosted, check_settings, load_partition
 from .tabular.encode import count_rows

@@ -31,12 +31,7 @@ from .catalog import (
 )
 from .edge_items import edge_items
 from .molecules import BONDS, SMILES_CSV, Molecules, warn_once
-from .node_clients import (
-    natural_node_client,
-    node_client,
-    planted_client,
-    with_roles,
-)
+from .node_clients import natural_node_client, node_client, planted_client, with_roles
 from .own.load import client_folder, given_roles, own_graph_client, own_graphs_client
 from .own.smiles import check_csv_settings, client_file, load_client_file
 from .partitioners import NODE_PARTITIONERS, check_overlap

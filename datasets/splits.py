@@ -19,13 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.core.config import RunSettings
-from fedgraph_flwr.core.data import (
-    SPLITS,
-    GraphPartition,
-    GraphSet,
-    IntArray,
-    pointer,
-)
+from fedgraph_flwr.core.data import SPLITS, GraphPartition, GraphSet, IntArray, pointer
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.seeding import numpy_rng
 

@@ -54,14 +54,7 @@ from .tables.runs import (
     plain_settings,
     with_settings,
 )
-from .tables.studies import (
-    FOLDER,
-    OWN_START,
-    Study,
-    StudyTable,
-    Target,
-    load_study,
-)
+from .tables.studies import FOLDER, OWN_START, Study, StudyTable, Target, load_study
 
 ANY_TASK = "any"
 _ALSO = {

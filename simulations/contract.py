@@ -52,13 +52,7 @@ from fedgraph_flwr.results.run_file import Writing
 
 from .inline import InlineGrid
 from .run import KeyValues, read_settings
-from .tiny_runs import (
-    Lab,
-    Run,
-    federation,
-    own,
-    row,
-)
+from .tiny_runs import Lab, Run, federation, own, row
 
 REASON = "ValueError: disk full"
 STILL: Mapping[str, Any] = {"learning-rate": 0.0, "weight-decay": 0.0}

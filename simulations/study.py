@@ -24,13 +24,7 @@ from fedgraph_flwr.view.style import GREY, PALETTE, bare, save
 
 from .markup import consoles, markdown, paragraph, tell_unused
 from .tables import frame
-from .tables.captions import (
-    Rows,
-    common_verdict,
-    make_reports,
-    rule_words,
-    subtract,
-)
+from .tables.captions import Rows, common_verdict, make_reports, rule_words, subtract
 from .tables.controls import control_results
 from .tables.frame import RULES, Table, by_row, measures, read_results
 from .tables.runs import find_runs

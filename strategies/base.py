@@ -21,10 +21,7 @@ from typing_extensions import override
 
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
-from fedgraph_flwr.core.wire import (
-    WEIGHTS_HASH,
-    Parcel,
-)
+from fedgraph_flwr.core.wire import WEIGHTS_HASH, Parcel
 
 from .averaging import find_bad_array, outweighing
 from .paper import Paper

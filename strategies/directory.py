@@ -45,12 +45,7 @@ from fedgraph_flwr.core.wire import (
     records_by_client,
     select,
 )
-from fedgraph_flwr.core.words import (
-    is_site_name,
-    shortened,
-    visible,
-    with_sites,
-)
+from fedgraph_flwr.core.words import is_site_name, shortened, visible, with_sites
 
 from .round_report import NOWHERE, ClientInfo
 from .sending import pause_s

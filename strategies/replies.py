@@ -27,10 +27,7 @@ from fedgraph_flwr.core.privacy_settings import (
     PrivacySettings,
 )
 from fedgraph_flwr.core.privacy_settings import METRIC as PRIVACY
-from fedgraph_flwr.core.tasks import (
-    ON_ALL,
-    ONE_CLASS,
-)
+from fedgraph_flwr.core.tasks import ON_ALL, ONE_CLASS
 from fedgraph_flwr.core.wire import (
     EVAL,
     NUM_EXAMPLES,

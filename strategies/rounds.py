@@ -32,13 +32,7 @@ from fedgraph_flwr.core.wire import (
 from fedgraph_flwr.core.words import shortened, tell_reasons, with_sites
 
 from .paper import Paper
-from .replies import (
-    Expected,
-    check_privacy,
-    find_absurd,
-    misfit,
-    read_reply,
-)
+from .replies import Expected, check_privacy, find_absurd, misfit, read_reply
 from .round_report import (
     HELD_OUT,
     LedgerEntry,

@@ -24,12 +24,7 @@ from ..molecules import SMILES_CSV, list_all, warn_left_out, warn_once
 from ..node_clients import TRAIN, draw_roles, with_roles
 from ..splits import DECIDES, by_time, check_is_drawn, need_graphs, split_graphs
 from ..tabular.encode import NO_ROLE, ROLES, count_rows
-from ..tabular.schema_file import (
-    GRAPH_CSV,
-    GRAPHS_CSV,
-    SCHEMA_FILE,
-    read_schema,
-)
+from ..tabular.schema_file import GRAPH_CSV, GRAPHS_CSV, SCHEMA_FILE, read_schema
 from ..tabular.table import (
     CORRECT_PLACE,
     find_tables,

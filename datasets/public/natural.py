@@ -22,13 +22,7 @@ from fedgraph_flwr.core.data import GraphSet, IntArray, distinct_edges, pointer
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.files import sha256_of
 
-from ..cache import (
-    cache_root,
-    checksum,
-    fingerprint_files,
-    kept_files,
-    open_or_build,
-)
+from ..cache import cache_root, checksum, fingerprint_files, kept_files, open_or_build
 from .tu import find_raw, load_tu
 
 TWITCH = ("DE", "EN", "ES", "FR", "PT", "RU", "TW")

@@ -27,13 +27,7 @@ from typing_extensions import override
 from fedgraph_flwr.core.data import GraphSet, IntArray, pointer
 from fedgraph_flwr.core.errors import DataError
 
-from ..cache import (
-    cache_root,
-    checksum,
-    fingerprint_files,
-    open_or_build,
-    raw_folder,
-)
+from ..cache import cache_root, checksum, fingerprint_files, open_or_build, raw_folder
 
 # Features (num_nodes, num_features), edges as written (2, num_edges), classes
 # (num_nodes,): what each reader makes of the files of a graph.

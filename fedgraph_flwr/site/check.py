@@ -26,13 +26,7 @@ from ..node.node_config import PLUGINS, POLICY, check_keys, check_node, hosted_c
 from ..node.policy import Policy, agree_at, read_policy
 from ..resolve import Resolved, defaults, resolve
 from ..results.dry_run import REPORT
-from .baseline import (
-    RunConfig,
-    own_settings,
-    parse_config,
-    read_run_config,
-    run_one,
-)
+from .baseline import RunConfig, own_settings, parse_config, read_run_config, run_one
 from .check_link import check_link
 from .findings import AsJson, Findings
 

@@ -27,13 +27,7 @@ from ..results.printed import (
     describe_unscored,
     score_lines,
 )
-from ..results.reader import (
-    REPORT,
-    GainUnit,
-    blaming,
-    last_clusters,
-    split_rounds,
-)
+from ..results.reader import REPORT, GainUnit, blaming, last_clusters, split_rounds
 from .curves import cluster_figure, gain_figure, lines_figure, score_figure
 from .gather import RunView, gather, replay_command
 from .html_template import PAGE, STYLE

@@ -41,15 +41,7 @@ from .suite import (
     same_code,
     trials,
 )
-from .verdict import (
-    EQUAL,
-    INERT,
-    MAJORITY,
-    START,
-    Duel,
-    inert_words,
-    sentence,
-)
+from .verdict import EQUAL, INERT, MAJORITY, START, Duel, inert_words, sentence
 
 _SUITES = ", ".join(sorted(path.stem for path in FOLDER.glob("*.toml")))
 Found = dict[str, dict[str, Table]]  # data set -> method -> results
