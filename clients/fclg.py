@@ -18,7 +18,7 @@ from fedgraph_flwr.methods.fclg import INTER_TEMPERATURE, TEMPERATURE, FCLGParam
 
 from .graphs.batching import Batch, ClientData
 from .graphs.ops import sum_pool
-from .job import Job, ModelSpec
+from .job import Job
 from .losses import distill_kl, distill_mse, model_contrast, nt_xent
 from .mixins import RemembersModel
 from .models.weighted_gin import WeightedGIN
@@ -28,21 +28,12 @@ from .tasks.graph_embedder import EmbeddingClient
 class FCLGClient(RemembersModel[FCLGParams], EmbeddingClient[FCLGParams]):
     """NT-Xent with the diffusion view plus a contrast between models (Eq. 9)."""
 
+    MODEL = WeightedGIN
     model: WeightedGIN
 
     def __init__(self, job: Job[FCLGParams]) -> None:
         super().__init__(job)
         self.glob = self.prev = torch.empty(0)  # what the frozen models embed
-
-    @override
-    @classmethod
-    def build_model(cls, spec: ModelSpec[FCLGParams]) -> WeightedGIN:
-        return WeightedGIN(
-            spec.num_features,
-            hidden_dim=spec.settings.hidden_dim,
-            num_layers=spec.settings.num_layers,
-            generator=spec.common_generator(),
-        )
 
     @override
     @classmethod

@@ -131,7 +131,6 @@ class FedPubClient(NodeClassifierClient[FedPubParams]):
     @override
     @classmethod
     def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:
-        """All tensors but the masks."""
         shared = super().shared_names(model, settings)
         return [n for n in shared if not n.startswith(_MASKS)]
 

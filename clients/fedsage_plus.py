@@ -110,7 +110,6 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
 
     @override
     def extra_state(self) -> dict[str, Tensor]:
-        """Keep what was generated."""
         graph = self.mended()
         return {_FEATURES: graph.x[graph.num_nodes :], _OWNER: graph.owner}
 

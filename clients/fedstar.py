@@ -118,7 +118,6 @@ class FedStarClient(NodeClassifierClient[Settings]):
     @override
     @classmethod
     def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:
-        """Names of the structure channel's tensors."""
         return [n for n in model.state_dict() if n.startswith(STRUCTURE)]
 
     def __init__(self, job: Job[Settings]) -> None:
@@ -141,5 +140,4 @@ class FedStarClient(NodeClassifierClient[Settings]):
 
     @override
     def extra_state(self) -> dict[str, Tensor]:
-        """Keep the encoding."""
         return {_ENCODING: self.encoding()}

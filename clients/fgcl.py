@@ -208,7 +208,6 @@ class FGCLClient(MultiTaskClient[FGCLParams]):
 
     @override
     def extra_state(self) -> dict[str, Tensor]:
-        """Keep the store."""
         return self.queue.to_tensors()
 
     def _plain(self, batch: Batch) -> Structure | None:

@@ -18,7 +18,6 @@ from fedgraph_flwr.methods.fclg import InfoGraphParams, InfoMaxParams, MVGRLPara
 from fedgraph_flwr.methods.moon import TEMPERATURE
 
 from .graphs.batching import Batch, ClientData
-from .job import ModelSpec
 from .losses import jsd_loss, pull
 from .mixins import ModelContrast
 from .models.infograph import InfoGraph
@@ -68,17 +67,8 @@ class InfoMaxClient(ModelContrast[M], EmbeddingClient[M]):
 class InfoGraphClient(InfoMaxClient[InfoGraphParams]):
     """Mutual information of nodes and their graph."""
 
+    MODEL = InfoGraph
     model: InfoGraph
-
-    @override
-    @classmethod
-    def build_model(cls, spec: ModelSpec[InfoGraphParams]) -> InfoGraph:
-        return InfoGraph(
-            spec.num_features,
-            hidden_dim=spec.settings.hidden_dim,
-            num_layers=spec.settings.num_layers,
-            generator=spec.common_generator(),
-        )
 
     @override
     @classmethod
@@ -94,7 +84,6 @@ class InfoGraphClient(InfoMaxClient[InfoGraphParams]):
 
     @override
     def objective(self, batch: Batch) -> Tensor:
-        """Contrast nodes with the batch's graphs."""
         return jsd_loss(*self.model.project(batch), batch.graph_of_node)
 
 
@@ -107,17 +96,8 @@ class MVGRLClient(InfoMaxClient[MVGRLParams]):
     """
 
     EMBEDS_VIEW = True
+    MODEL = MVGRL
     model: MVGRL
-
-    @override
-    @classmethod
-    def build_model(cls, spec: ModelSpec[MVGRLParams]) -> MVGRL:
-        return MVGRL(
-            spec.num_features,
-            hidden_dim=spec.settings.hidden_dim,
-            num_layers=spec.settings.num_layers,
-            generator=spec.common_generator(),
-        )
 
     @override
     @classmethod

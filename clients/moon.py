@@ -47,5 +47,4 @@ class MoonClient(ModelContrast[MoonParams], GraphClassifierClient[MoonParams]):
 
     @override
     def extra_state(self) -> dict[str, Tensor]:
-        """Keep the shared tensors as trained."""
         return self.as_previous()

@@ -341,7 +341,6 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
 
     @override
     def private_keys(self) -> list[str]:
-        """Every tensor."""
         return list(self.tensors())
 
     @override

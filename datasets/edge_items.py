@@ -15,8 +15,8 @@ from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 
 from .catalog import label_kind
-from .node_clients import TEST, TRAIN, VAL, draw_roles, with_roles
-from .splits import by_time
+from .node_clients import draw_roles
+from .splits import TEST, TRAIN, VAL, by_time, with_roles
 from .tabular.encode import NO_ROLE
 
 LINK = "link"  # name of the one target of link prediction
@@ -214,7 +214,7 @@ def _roles(
     if settings.split != "time":
         return drawn
     times = None if graphs.edge_time is None else graphs.edge_time[edges]
-    counts = tuple(np.bincount(drawn, minlength=3).tolist())
+    counts = np.bincount(drawn, minlength=3)
     return by_time(times, counts, f"edges of {graphs.name}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,10 +18,8 @@ from .partitioners import partition_nodes
 from .public.natural import natural_graphs
 from .public.node_graphs import load_node_graph
 from .public.transfers import TRANSFERS, given_tests, load_transfers
-from .splits import check_is_drawn, fold_roles
-
-TRAIN, VAL, TEST = range(3)
-NO_ROLE = -1  # of nodes without label
+from .splits import TEST, TRAIN, VAL, check_is_drawn, fold_roles, with_roles
+from .tabular.encode import NO_ROLE
 
 
 def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartition:
@@ -55,8 +52,8 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
         check_is_drawn(settings, f"nodes of {name}")
         roles[drawn] = np.where(roles[drawn] == TEST, TRAIN, roles[drawn])
         roles[tests] = TEST
-    made = with_roles(client_id, whole.induced(ids), ids, roles[ids])
-    return replace(made, whole_sha256=label_checksum(whole.y, whole.node_ptr))
+    sha256, graph = label_checksum(whole.y, whole.node_ptr), whole.induced(ids)
+    return with_roles(client_id, graph, ids, roles[ids], whole_sha256=sha256)
 
 
 def natural_node_client(settings: RunSettings, client_id: int) -> GraphPartition:
@@ -73,8 +70,8 @@ def planted_client(settings: RunSettings, client_id: int) -> GraphPartition:
     seed = derive_seed(settings.split_seed, "planted", client_id)
     roles = draw_roles(graph.num_nodes, settings, seed)
     ids = client_id * synthetic.PLANTED_NODES + np.arange(graph.num_nodes)
-    made = with_roles(client_id, graph, ids, roles)
-    return replace(made, group=synthetic.client_group(client_id))
+    group = synthetic.client_group(client_id)
+    return with_roles(client_id, graph, ids, roles, group=group)
 
 
 def draw_roles(
@@ -143,20 +140,6 @@ def _shares(sizes: IntArray, count: int, *, keep: int) -> IntArray:
         gives = found > (least if (found > least).any() else 0)
         found[np.argmax(np.where(gives, found - sizes / (sizes.sum() + 1), -1))] -= 1
     return found
-
-
-def with_roles(
-    client_id: int, graph: GraphSet, ids: IntArray, roles: IntArray
-) -> GraphPartition:
-    """Make a client's data of its graph and the roles of the nodes."""
-    return GraphPartition(
-        client_id=client_id,
-        graphs=graph,
-        graph_ids=ids,
-        train=np.flatnonzero(roles == TRAIN),
-        val=np.flatnonzero(roles == VAL),
-        test=np.flatnonzero(roles == TEST),
-    )
 
 
 @lru_cache(maxsize=2)

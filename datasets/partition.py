@@ -31,7 +31,7 @@ from .catalog import (
 )
 from .edge_items import edge_items
 from .molecules import BONDS, SMILES_CSV, Molecules, warn_once
-from .node_clients import natural_node_client, node_client, planted_client, with_roles
+from .node_clients import natural_node_client, node_client, planted_client
 from .own.load import client_folder, given_roles, own_graph_client, own_graphs_client
 from .own.smiles import check_csv_settings, client_file, load_client_file
 from .partitioners import NODE_PARTITIONERS, check_overlap
@@ -88,8 +88,9 @@ def _skewed(
         everything, y, seed=seed, held_out=settings.held_out
     )
     if settings.split == "scaffold":
-        counts, what = (len(train), len(val), len(test)), whole.content.name
-        roles = splits.by_scaffold(scaffold, counts, f"molecules of {what}")
+        counts = np.array([len(train), len(val), len(test)])
+        what = f"molecules of {whole.content.name}"
+        roles = splits.by_scaffold(scaffold, counts, what)
         train, val, test = (everything[roles == role] for role in range(3))
     own = partitioners.quantity_skew(
         train, settings.num_clients, seed=seed, alpha=settings.dirichlet_alpha
@@ -110,7 +111,7 @@ def file_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
     rows, bad = np.array(molecules.row), len(molecules.bad_row)
     if molecules.has_split and settings.held_out > 0:
         roles = given_roles(molecules.role, path, client_id)
-        made = with_roles(client_id, graphs, rows, roles)
+        made = splits.with_roles(client_id, graphs, rows, roles)
     else:
         scaffold = np.array(molecules.scaffold)
         made = splits.split_graphs(client_id, graphs, rows, settings, scaffold=scaffold)

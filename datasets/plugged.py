@@ -21,8 +21,8 @@ from fedgraph_flwr.core.seeding import derive_seed
 
 from .cache import DATA_ENV
 from .molecules import warn_once
-from .node_clients import draw_roles, with_roles
-from .splits import split_graphs
+from .node_clients import draw_roles
+from .splits import split_graphs, with_roles
 
 _USED = {"x", "edge_index", "y", "num_nodes"}  # the last is the number of rows of x
 

@@ -31,6 +31,7 @@ DECIDES = {  # a column ``split``, if it is read
     True: "decides; held-out and split-seed are not read",
     False: "is not used, as held-out is 0, or edges are learned",
 }
+TRAIN, VAL, TEST = range(3)
 MIN_GRAPHS = 3  # one each to train, validate and test
 
 
@@ -67,30 +68,33 @@ def split_graphs(
 
     ``scaffold`` has the number of each molecule's scaffold.
     """
-    what, roles = f"graphs of client {client_id}", None
+    what, seed = f"graphs of client {client_id}", settings.split_seed
+    everything, roles = np.arange(len(graphs)), np.full(len(graphs), TRAIN)
     if settings.folds > 1:
         strata = None if graphs.has_tasks else graphs.y
-        roles = fold_roles(len(graphs), settings, settings.split_seed, what, strata)
+        roles = fold_roles(len(graphs), settings, seed, what, strata)
     else:
-        train, val, test = split_client(
-            np.arange(len(graphs)),
-            graphs.y,
-            seed=settings.split_seed,
-            held_out=settings.held_out,
-        )
+        held_out = settings.held_out
+        parts = split_client(everything, graphs.y, seed=seed, held_out=held_out)
+        roles[parts[VAL]], roles[parts[TEST]] = VAL, TEST
     if settings.split == "time":
-        roles = by_time(graphs.time, (len(train), len(val), len(test)), what)
+        roles = by_time(graphs.time, np.bincount(roles, minlength=3), what)
     if settings.split == "scaffold" and scaffold is not None:
-        roles = by_scaffold(scaffold, (len(train), len(val), len(test)), what)
-    if roles is not None:
-        train, val, test = (np.flatnonzero(roles == role) for role in range(3))
+        roles = by_scaffold(scaffold, np.bincount(roles, minlength=3), what)
+    return with_roles(client_id, graphs, ids, roles, **more)
+
+
+def with_roles(
+    client_id: int, graphs: GraphSet, ids: IntArray, roles: IntArray, **more: Any
+) -> GraphPartition:
+    """Make a client's data of its graphs and the role of each graph or node."""
     return GraphPartition(
         client_id=client_id,
         graphs=graphs,
         graph_ids=ids,
-        train=train,
-        val=val,
-        test=test,
+        train=np.flatnonzero(roles == TRAIN),
+        val=np.flatnonzero(roles == VAL),
+        test=np.flatnonzero(roles == TEST),
         **more,
     )
 
@@ -131,7 +135,7 @@ def fold_roles(
     return np.where(distance == 0, 2, np.where(distance == 1, 1, 0))
 
 
-def by_scaffold(scaffold: IntArray, counts: tuple[int, ...], what: str) -> IntArray:
+def by_scaffold(scaffold: IntArray, counts: IntArray, what: str) -> IntArray:
     """Role of each molecule: common scaffolds train (0), rare validate (1), test (2).
 
     All molecules of a scaffold have one role, also all without rings, which have the
@@ -142,7 +146,7 @@ def by_scaffold(scaffold: IntArray, counts: tuple[int, ...], what: str) -> IntAr
     ----------
     scaffold : int array, shape (num_molecules,)
         Number of each molecule's scaffold, by first appearance.
-    counts : tuple of int
+    counts : int array, shape (3,)
         How many molecules the parts are to have.
     what : str
         The molecules, in words.
@@ -173,9 +177,7 @@ def by_scaffold(scaffold: IntArray, counts: tuple[int, ...], what: str) -> IntAr
     return roles[scaffold]
 
 
-def by_time(
-    times: NDArray[np.float64] | None, counts: tuple[int, ...], what: str
-) -> IntArray:
+def by_time(times: NDArray[np.float64] | None, counts: IntArray, what: str) -> IntArray:
     """Role of each item: the oldest train (0), the newest test (2), others validate.
 
     Items of one time are in one part, the later one.
@@ -183,7 +185,7 @@ def by_time(
     Parameters
     ----------
     times : array, shape (num_items,), optional
-    counts : tuple of int
+    counts : int array, shape (3,)
         How many items have each role, but for items of one time.
     what : str
         The items, in words.

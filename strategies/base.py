@@ -140,7 +140,6 @@ class AbstractGraphStrategy(Paper, Strategy):
 
     @override
     def summary(self) -> None:
-        """Log what is about to run."""
         s = self.settings
         what = f"{s.method} on {s.dataset}: {s.num_clients} clients"
         log(INFO, "%s, %d rounds, seed %d", what, s.num_server_rounds, s.seed)

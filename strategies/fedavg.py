@@ -96,6 +96,7 @@ class Local(AbstractGraphStrategy):
     """Self-train: hand out the common start, then send and receive no model."""
 
     HAS_MODEL = False
+    OWN_CLUSTERS = True
 
     @override
     def initialise(self, arrays: NamedArrays) -> None:
@@ -115,7 +116,6 @@ class Local(AbstractGraphStrategy):
 
     @override
     def models(self) -> dict[str, NamedArrays]:
-        """Return none: models stay with the clients."""
         return {}
 
     @override
@@ -125,8 +125,3 @@ class Local(AbstractGraphStrategy):
     @override
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
         self.start_arrays, self.started = arrays, set(facts["started"])
-
-    @override
-    def clusters(self) -> list[list[int]]:
-        """Return every client on its own."""
-        return [[client] for client in sorted(self.clients)]

@@ -196,7 +196,6 @@ class FedGKD(AbstractPersonalStrategy):
 
     @override
     def extra_uplink(self, server_round: int, client: int) -> Layout:
-        """Expect task features."""
         info = self.clients[client]
         rows = self.params.nodes_per_class * info.num_classes
         columns = {

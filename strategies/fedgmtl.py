@@ -42,7 +42,6 @@ class FedGMTL(FedAvg):
 
     @override
     def hands_over(self) -> tuple[str, ...]:
-        """Names of the records with Omega."""
         return RECORD, RECORD_IDS
 
     @override

@@ -42,7 +42,6 @@ class FedPub(AbstractPersonalStrategy):
 
     @override
     def extra_uplink(self, server_round: int, client: int) -> Layout:
-        """Expect the functional embedding."""
         return {EMBEDDING: ("float32", (self.settings.hidden_dim,))}
 
     @override
@@ -51,6 +50,5 @@ class FedPub(AbstractPersonalStrategy):
         server_round: int,
         replies: Mapping[int, Parcel],
     ) -> NDArray[np.float64]:
-        """Weigh clients by :func:`cosine_attention`."""
         embeddings = [p.arrays[EMBEDDING] for p in replies.values()]
         return cosine_attention(embeddings, ALPHA)

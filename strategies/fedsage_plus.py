@@ -102,7 +102,6 @@ class FedSagePlus(FedAvg):
 
     @override
     def remarks(self) -> dict[str, Any]:
-        """Say which data of clients this run handed to others."""
         if not self.params.cross_client:
             return {}
         counts = ", ".join(f"{n} of client {c}" for c, n in sorted(self.given.items()))

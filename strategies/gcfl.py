@@ -401,7 +401,6 @@ class GCFL(AbstractGraphStrategy):
 
     @override
     def uplink(self, server_round: int, client: int) -> Layout:
-        """Expect the update of every shared tensor."""
         return layout_of(with_prefix(DELTA, self.gcfl.theta[0]))
 
     @override

@@ -115,6 +115,7 @@ class Paper(ABC):
     HAS_MODEL: ClassVar[bool] = True  # common to several clients
     TAKES_START: ClassVar[bool] = True  # hands out what :meth:`initialise` is given
     HAS_NEIGHBOURS: ClassVar[bool] = False  # clients train with each other
+    OWN_CLUSTERS: ClassVar[bool] = False  # a client's model is trained by it alone
     ONE_MODEL: ClassVar[bool] = False  # after the last round, sent to all clients
     IN_ONE_PLACE: ClassVar[bool] = False  # trains on all data, as only simulations can
     UNSPLIT: ClassVar[str] = ""  # what a run of one cluster to the end is, in words
@@ -241,7 +242,8 @@ class Paper(ABC):
 
     def clusters(self) -> list[list[int]]:
         """Return the sets of clients that train one server model; all by default."""
-        return [self.trainers()]
+        each = [[client] for client in sorted(self.clients)]
+        return each if self.OWN_CLUSTERS else [self.trainers()]
 
     def trainers(self) -> list[int]:
         """Return all clients but those held out from training, ascending."""

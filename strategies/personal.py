@@ -95,11 +95,11 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
     NaN where a client was absent.
     """
 
+    OWN_CLUSTERS = True
     outweighing = ""  # by the weights of the last round
 
     @override
     def initialise(self, arrays: NamedArrays) -> None:
-        """Give everybody the common start."""
         self.personal: dict[int, NamedArrays] = dict.fromkeys(
             sorted(self.clients), arrays
         )
@@ -178,7 +178,6 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
 
     @override
     def models(self) -> dict[str, NamedArrays]:
-        """Return one model per client."""
         return {f"client-{c}": model for c, model in sorted(self.personal.items())}
 
     @override
@@ -191,8 +190,3 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
     @override
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
         self.personal = {int(c): select(f"{c}/", arrays) for c in facts["clients"]}
-
-    @override
-    def clusters(self) -> list[list[int]]:
-        """Return every client on its own."""
-        return [[client] for client in sorted(self.clients)]

@@ -60,6 +60,7 @@ class SpreadGNN(AbstractGraphStrategy):
     """
 
     HAS_MODEL = False
+    OWN_CLUSTERS = True
     HAS_NEIGHBOURS = True
     TAKES_START = False  # clients make the common start themselves
     params: SpreadGNNParams
@@ -145,7 +146,6 @@ class SpreadGNN(AbstractGraphStrategy):
 
     @override
     def neighbours(self, client: int) -> Collection[int]:
-        """Return its neighbours in the topology."""
         return frozenset(self.topology.neighbours[client])
 
     @override
@@ -221,12 +221,10 @@ class SpreadGNN(AbstractGraphStrategy):
 
     @override
     def models(self) -> dict[str, NamedArrays]:
-        """Return none: models stay with the clients."""
         return {}
 
     @override
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
-        """Return the mail in transit, as it is."""
         mail = {
             f"{receiver}/{name}": letter
             for receiver, box in self.boxes.items()
@@ -264,8 +262,3 @@ class SpreadGNN(AbstractGraphStrategy):
     def peers(self) -> dict[int, list[int]]:
         """Return neighbours whose mail has come."""
         return {c: sorted(self.received_from.get(c, ())) for c in self.clients}
-
-    @override
-    def clusters(self) -> list[list[int]]:
-        """Return every client on its own."""
-        return [[client] for client in sorted(self.clients)]

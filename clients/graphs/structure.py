@@ -117,7 +117,6 @@ class SparseStructure(CleanStructure):
 
     @override
     def sum(self, x: Tensor) -> Tensor:
-        """Sum over neighbours by one sparse product."""
         return sum_neighbours(x, self._adjacency)
 
     @override
@@ -161,7 +160,6 @@ class OneGraph(CleanStructure):
 
     @override
     def sum(self, x: Tensor) -> Tensor:
-        """Sum over neighbours by one dense product."""
         return self._adjacency.to(x.dtype) @ x
 
     @override
@@ -181,7 +179,6 @@ class OneGraph(CleanStructure):
     def attend_by_heads(
         self, x: Tensor, source: Tensor, target: Tensor, mask: Mask | None = None
     ) -> Tensor:
-        """Attend with all heads at once."""
         if self._barrier is None:  # 0 on edges and the diagonal, elsewhere -inf
             self._barrier = torch.log(self._adjacency).fill_diagonal_(0.0)
         scores = torch.nn.functional.leaky_relu(

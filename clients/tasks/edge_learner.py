@@ -83,14 +83,12 @@ class EdgeClassifierClient(NodeClassifierClient[P]):
 
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        """Mean cross-entropy over the training edges."""
         seen = self.data.seen["train"]
         logits = self.model(seen, generator)
         return nn.functional.cross_entropy(logits, seen.y, self.class_weights)
 
     @override
     def held_out_logits(self) -> Tensor:
-        """Logits of validation, then of test edges."""
         return self.predict(self.model, self.data, self.params)
 
 

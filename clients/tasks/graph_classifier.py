@@ -60,12 +60,5 @@ class GraphClassifierClient(GraphClient[P]):
 
     @override
     def scores(self, point: str) -> Parcel:
-        """Score predictions of validation and test graphs by :func:`class_scores`."""
-        logits, losses = evaluate(self.model, self.data)
-        return class_scores(
-            self.data.partition,
-            point,
-            logits.cpu().numpy(),
-            losses.cpu().numpy(),
-            self.round.facts,
-        )
+        found = evaluate(self.model, self.data)
+        return class_scores(self.data.partition, point, *found, self.round.facts)

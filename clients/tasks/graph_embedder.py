@@ -7,6 +7,7 @@ to no other method here.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from logging import WARNING
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from flwr.common.logger import log
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 from fedgraph_flwr.core.config import RunSettings
@@ -27,7 +28,7 @@ from ..base import GraphClient, Metrics
 from ..classic import Header
 from ..graphs.batching import Batch
 from ..graphs.csr import DiffusionView
-from ..job import Job, P
+from ..job import Job, ModelSpec, P
 
 
 class EmbeddingClient(GraphClient[P]):
@@ -42,6 +43,17 @@ class EmbeddingClient(GraphClient[P]):
     MIN_BATCH = 2  # a graph alone has no negatives
     WHY_NOT = ""
     EMBEDS_VIEW: ClassVar[bool] = False  # ``embed`` reads the second view, too
+    MODEL: ClassVar[Callable[..., nn.Module]]
+
+    @override
+    @classmethod
+    def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
+        return cls.MODEL(
+            spec.num_features,
+            hidden_dim=spec.settings.hidden_dim,
+            num_layers=spec.settings.num_layers,
+            generator=spec.common_generator(),
+        )
 
     @classmethod
     def width(cls, settings: RunSettings) -> int:

@@ -37,7 +37,6 @@ class NodeClassifierClient(GraphClient[P]):
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
-        """Model with one common start."""
         if spec.settings.encoder != PAPER:
             return edge_gnn(spec, "nodes", spec.private_generator())
         return cls.gnn(spec, spec.common_generator())
@@ -78,19 +77,12 @@ class NodeClassifierClient(GraphClient[P]):
 
     @override
     def epoch(self, number: int) -> Tensor:
-        """Make one step on the whole graph."""
         return self.step(self.graph)
 
     @override
     @torch.no_grad()
     def scores(self, point: str) -> Parcel:
-        """Score predictions of validation and test nodes by :func:`class_scores`."""
         logits, y = self.held_out_logits(), self.graph.y[self.data.held_out]
         losses = nn.functional.cross_entropy(logits, y, reduction="none")
-        return class_scores(
-            self.data.partition,
-            point,
-            logits.cpu().numpy(),
-            losses.cpu().numpy(),
-            self.round.facts,
-        )
+        partition, facts = self.data.partition, self.round.facts
+        return class_scores(partition, point, logits, losses, facts)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedgraph_flwr.core.data import GraphPartition, IntArray
 from fedgraph_flwr.core.errors import DataError
@@ -297,8 +298,8 @@ def _log_odds(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 def class_scores(
     partition: GraphPartition,
     point: str,
-    logits: Floats,
-    losses: Floats,
+    outputs: Tensor,
+    losses: Tensor,
     facts: Mapping[str, Scalar],
 ) -> Parcel:
     """Score predictions for the validation, then the test rows, as metrics of a reply.
@@ -307,8 +308,9 @@ def class_scores(
     ----------
     point : str
         Of the round.
-    logits : float array, shape (num_val + num_test, num_classes)
-    losses : float array, shape (num_val + num_test,)
+    outputs : tensor, shape (num_val + num_test, num_classes)
+        Logits.
+    losses : tensor, shape (num_val + num_test,)
         Of each row.
     facts : mapping
         That came: ``RAREST``, the class whose average precision counts, of two, and
@@ -325,6 +327,7 @@ def class_scores(
         labels; and ``one-class``, the class that all rows are predicted to be, if it is
         one.
     """
+    logits, of_rows = outputs.cpu().numpy(), losses.cpu().numpy()
     found: dict[str, int | float] = {}
     first = 0
     for split in ("val", "test"):
@@ -336,7 +339,7 @@ def class_scores(
         mine = logits[rows]
         beside = {
             "accuracy": float((mine.argmax(1) == y).mean()),
-            "loss": float(losses[rows].astype(np.float64).mean()),
+            "loss": float(of_rows[rows].astype(np.float64).mean()),
         }
         if split == "test" or facts.get(BY_PRECISION):
             ranks = rank_classes(mine, y)

@@ -150,12 +150,13 @@ def build(
         Name of the graph or node that each entry of ``bad`` leaves out, and the entry.
     """
     problems, is_whole = list[Problem](), schema.dataset == GRAPHS_CSV
+    flaws, more = list[Flaw](), list[Flaw]()
     tables = find_tables(folder, whole_graphs=is_whole)
     not_used = list_unused(tables, schema)
     key, table = "graph" if is_whole else "node", tables.graphs or tables.nodes
     units = read_units(table, key, schema, needs_targets=needs_targets)
     number_of = {name: row for row, name in enumerate(units.names)}
-    x, flaws = read_features(tables.nodes, schema)
+    x = read_features(tables.nodes, schema, flaws)
     remarks = tables.told
     remarks += remark(tables.nodes, {f.column: f.categories for f in schema.features})
     if needs_targets:
@@ -171,11 +172,10 @@ def build(
             bad_nodes = is_bad
         node_graph = np.zeros(len(is_bad), np.int64)
         node_name, name_of = np.arange(len(is_bad)), number_of
-    beside, more = read_edge_rows(tables.edges, schema, needs_targets=needs_targets)
-    edges = _edges(
+    beside = read_edge_rows(tables.edges, schema, more, needs_targets=needs_targets)
+    edge_graph, ends, bad_edges = _edges(
         tables, schema, number_of, name_of, node_graph, node_name, problems, more
     )
-    edge_graph, ends, bad_edges = edges
     fits: BoolArray = np.asarray((ends >= 0).all(axis=0))
     is_open = np.zeros_like(is_bad)  # graphs that fit, but have no class
     if is_whole:

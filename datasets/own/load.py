@@ -21,8 +21,16 @@ from fedgraph_flwr.core.tasks import OF_EDGES
 from fedgraph_flwr.core.words import shortened
 
 from ..molecules import SMILES_CSV, list_all, warn_left_out, warn_once
-from ..node_clients import TRAIN, draw_roles, with_roles
-from ..splits import DECIDES, by_time, check_is_drawn, need_graphs, split_graphs
+from ..node_clients import draw_roles
+from ..splits import (
+    DECIDES,
+    TRAIN,
+    by_time,
+    check_is_drawn,
+    need_graphs,
+    split_graphs,
+    with_roles,
+)
 from ..tabular.encode import NO_ROLE, ROLES, count_rows
 from ..tabular.schema_file import GRAPH_CSV, GRAPHS_CSV, SCHEMA_FILE, read_schema
 from ..tabular.table import (
@@ -245,8 +253,7 @@ def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
         )
         if settings.split == "time":
             times = None if graphs.time is None else graphs.time[labelled]
-            counts = tuple(np.bincount(drawn, minlength=3).tolist())
-            roles[labelled] = by_time(times, counts, what)
+            roles[labelled] = by_time(times, np.bincount(drawn, minlength=3), what)
     if settings.split != "time":  # training sees all edges
         graphs = replace(graphs, time=None)
     elif settings.task not in OF_EDGES and graphs.edge_time is not None:
@@ -258,8 +265,8 @@ def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
                 " write times of nodes and edges alike, as dates or as numbers, or set"
                 " split to 'random' in the run config"
             )
-    made = with_roles(client_id, graphs, np.array(data.row), roles)
-    return replace(made, left_out=", ".join(data.left_out))
+    rows, left_out = np.array(data.row), ", ".join(data.left_out)
+    return with_roles(client_id, graphs, rows, roles, left_out=left_out)
 
 
 def given_roles(role: NDArray[np.int8], place: Path, client_id: int) -> IntArray:

@@ -34,6 +34,7 @@ from ..splits import DECIDES, check_is_drawn, need_graphs
 from ..tabular.cells import MIN_COUNT, TRUTH, is_missing, not_known, readings
 from ..tabular.encode import (
     NO_ROLE,
+    Flaw,
     LeftOut,
     encode_roles,
     encode_targets,
@@ -267,7 +268,8 @@ def build_from_csv(
     find_column(form.smiles_column, rows, "csv-smiles-column", path)
     tasks, ids = _label_columns(form, rows, path)
     kind = Schema(dataset=name, target_kind=form.kind, targets=tuple(tasks))
-    labels, flaws = encode_targets(kind, rows, cure=_CURE)
+    flaws, wrong = list[Flaw](), list[Flaw]()
+    labels = encode_targets(kind, rows, flaws, cure=_CURE)
     for at, column, text in flaws[:1]:
         raise DataError(f"{path}, line {rows.lines[at]}, column {column!r}: {text}")
     remarks = [rows.told] * bool(rows.told)
@@ -278,7 +280,7 @@ def build_from_csv(
     ]
     role = np.full(len(rows.lines), NO_ROLE, np.int8)
     if SPLIT in rows.cells and SPLIT not in tasks:
-        role, wrong = encode_roles(SPLIT, rows, may_miss=False)
+        role = encode_roles(rows, wrong, may_miss=False)
         odd = {row: f"column {column!r} {text}" for row, column, text in wrong}
         rows = replace(rows, odd={**odd, **rows.odd})
     builder = MoleculeBuilder()

@@ -6,7 +6,7 @@ stands here, which hence every site knows without a look at the data of others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -20,28 +20,25 @@ from fedgraph_flwr.core.errors import DataError
 
 from ..cache import cache_root, checksum, fingerprint_files, kept_files, open_or_build
 
-# Columns of a file by name
-Columns = Mapping[str, NDArray[Any]]
-Made = dict[str, Any]  # fields of a GraphSet; ``edge_index`` over all accounts
+Columns = Mapping[str, NDArray[Any]]  # of a file by name
 
 
 @dataclass(frozen=True)
 class Transfers:
     """Place of a graph's files below the data folder, and what is made of them.
 
-    ``make`` gets the columns of accounts and of transfers, and returns features,
-    edges and their features, times and classes, and the class of each account, -1 where
-    it is not known. ``header`` names the columns of files without a line of names.
+    ``make`` gets the columns of accounts and of transfers. The class of an account is
+    -1 where it is not known. ``header`` names columns of files without a line of names.
     """
 
     folder: str
     accounts: str
     transfers: str
-    make: Callable[[Columns, Columns], Made]
+    make: Callable[[Columns, Columns], GraphSet]
     header: tuple[str, ...] = ()
 
 
-def _amlsim(accounts: Columns, transfers: Columns) -> Made:
+def _amlsim(accounts: Columns, transfers: Columns) -> GraphSet:
     """Read simulated laundering: balance of accounts; value and time of transfers."""
     ids = accounts["nodeid"]
     if not np.array_equal(ids, np.arange(len(ids))):
@@ -52,7 +49,7 @@ def _amlsim(accounts: Columns, transfers: Columns) -> Made:
     return _made(balance, ends, of_edges, transfers["time"], accounts["isFraud"])
 
 
-def _phishing(accounts: Columns, transfers: Columns) -> Made:
+def _phishing(accounts: Columns, transfers: Columns) -> GraphSet:
     """Read Ethereum: numbers of partners of accounts; amount and count of transfers."""
     ends = np.stack([transfers["from"], transfers["to"]]).astype(np.int64) - 1
     count = int(ends.max()) + 1
@@ -66,16 +63,12 @@ def _phishing(accounts: Columns, transfers: Columns) -> Made:
     return _made(np.log1p(partners), ends, of_edges, transfers["timestamp"], y)
 
 
-def _ratings(_: Columns, ratings: Columns) -> Made:
+def _ratings(_: Columns, ratings: Columns) -> GraphSet:
     """Read Bitcoin-OTC: whether a user trusts another; nothing is known of users."""
     users = np.unique([ratings["source"], ratings["target"]])
     ends = np.searchsorted(users, [ratings["source"], ratings["target"]])
-    nodes = np.ones((len(users), 1)), np.full(len(users), -1)
-    of_edges = {
-        "edge_y": (ratings["rating"] > 0).astype(np.int64),
-        "edge_classes": ["distrust", "trust"],
-    }
-    return {**_made(nodes[0], ends, [], ratings["time"], nodes[1]), **of_edges}
+    x, y = np.ones((len(users), 1)), np.full(len(users), -1)
+    return _made(x, ends, [], ratings["time"], y, trusts=ratings["rating"] > 0)
 
 
 def _made(
@@ -84,11 +77,27 @@ def _made(
     of_edges: list[NDArray[Any]],
     time: NDArray[Any],
     y: NDArray[Any],
-) -> Made:
-    made = {"x": x.astype(np.float32), "edge_index": ends, "edge_time": time}
-    if of_edges:
-        made["edge_attr"] = np.stack(of_edges, axis=1).astype(np.float32)
-    return {**made, "y": y.astype(np.int64)}
+    trusts: NDArray[np.bool_] | None = None,
+) -> GraphSet:
+    order = np.lexsort((ends[1], ends[0]))  # stable: repeats stay in file order
+    attr = np.stack(of_edges, axis=1).astype(np.float32) if of_edges else None
+    return GraphSet(
+        name="",
+        x=x.astype(np.float32),
+        edge_index=ends[:, order].astype(np.int32),
+        node_ptr=pointer([len(x)]),
+        edge_ptr=pointer([len(order)]),
+        y=y.astype(np.int64),
+        num_features=x.shape[1],
+        num_classes=2,
+        is_undirected=False,
+        is_simple=False,
+        edge_attr=None if attr is None else attr[order],
+        num_edge_features=len(of_edges),
+        edge_time=time[order].astype(np.float64),
+        edge_y=None if trusts is None else trusts[order].astype(np.int64),
+        edge_classes=[] if trusts is None else ["distrust", "trust"],
+    )
 
 
 TRANSFERS: Mapping[str, Transfers] = MappingProxyType(
@@ -133,14 +142,13 @@ def load_transfers(name: str, *, data_dir: str = "", cache_dir: str = "") -> Gra
     def convert(_: Path) -> GraphSet:
         try:
             raw = TRANSFERS[name]
-            found = raw.make(_read(accounts, raw.header), _read(transfers, raw.header))
-            digest = checksum(paths)
+            made = raw.make(_read(accounts, raw.header), _read(transfers, raw.header))
+            return replace(made, name=name, raw_sha256=checksum(paths))
         except (OSError, ValueError, KeyError, IndexError) as error:
             raise DataError(
                 f"cannot read {name} in {accounts.parent}: {error!r}; fetch the data"
                 " set again"
             ) from error
-        return replace(_graph(name, **found), raw_sha256=digest)
 
     entry = cache_root(cache_dir) / f"{name}-{fingerprint_files(paths)}"
     return open_or_build(entry, GraphSet, convert)
@@ -164,35 +172,3 @@ def _read(path: Path, header: tuple[str, ...]) -> Columns:
 
     table = pd.read_csv(path, names=header or None, header=None if header else 0)
     return {name: table[name].to_numpy() for name in table.columns}
-
-
-def _graph(
-    name: str,
-    *,
-    x: NDArray[np.float32],
-    edge_index: NDArray[Any],
-    edge_time: NDArray[Any],
-    y: IntArray,
-    edge_attr: NDArray[np.float32] | None = None,
-    edge_y: IntArray | None = None,
-    edge_classes: Sequence[str] = (),
-) -> GraphSet:
-    source, target = edge_index
-    order = np.lexsort((target, source))  # stable: repeats stay in file order
-    return GraphSet(
-        name=name,
-        x=x,
-        edge_index=edge_index[:, order].astype(np.int32),
-        node_ptr=pointer([len(x)]),
-        edge_ptr=pointer([len(order)]),
-        y=y,
-        num_features=x.shape[1],
-        num_classes=2,
-        is_undirected=False,
-        is_simple=False,
-        edge_attr=None if edge_attr is None else edge_attr[order],
-        num_edge_features=0 if edge_attr is None else edge_attr.shape[1],
-        edge_time=edge_time[order].astype(np.float64),
-        edge_y=None if edge_y is None else edge_y[order],
-        edge_classes=list(edge_classes),
-    )

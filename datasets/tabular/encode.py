@@ -27,7 +27,7 @@ from .cells import (
     twin,
 )
 from .schema_file import CATEGORY, DATE, DROP, INDICATOR, Feature, Schema
-from .table import Rows, Table, no_column
+from .table import SPLIT, Rows, Table, no_column
 
 ROLES = {"train": 0, "val": 1, "test": 2}
 NO_ROLE = -1
@@ -110,27 +110,25 @@ def need_columns(table: Table, columns: Iterable[str]) -> None:
 
 
 def encode_features(
-    features: Sequence[Feature], rows: Rows, *, is_compact: bool = True
-) -> tuple[NDArray[Any], list[Flaw]]:
-    """Encode feature columns of some rows.
+    features: Sequence[Feature],
+    rows: Rows,
+    flaws: list[Flaw],
+    *,
+    is_compact: bool = True,
+) -> NDArray[Any]:
+    """Encode feature columns of some rows, float32 (num_rows, width).
 
-    Returns
-    -------
-    x : float32 array (num_rows, width), or int64 array (num_rows,)
-        Integers if the only feature is one category with a column for each value, and
-        ``is_compact``.
-    flaws : list
-        Cells that do not fit; their encoding has no meaning.
+    Cells that do not fit are added to ``flaws``, here and below; their encoding has no
+    meaning. If the only feature is one category with a column for each value, and
+    ``is_compact``, these are integers (num_rows,).
 
     Raises
     ------
     DataError
         The schema makes too many numbers of the table.
     """
-    flaws: list[Flaw] = []
-    if is_compact and is_one_hot(features):
-        codes = _codes(features[0], rows, flaws)
-        return np.maximum(codes, 0), flaws
+    if is_compact and len(features) == 1 and features[0].kind == CATEGORY:
+        return np.maximum(_codes(features[0], rows, flaws), 0)
     width = sum(feature.width for feature in features)
     count = len(rows.lines)
     if count * width > MOST_NUMBERS:
@@ -150,7 +148,7 @@ def encode_features(
             part[at_cell, codes[at_cell]] = 1
         else:
             _fill_numbers(feature, rows, part, flaws)
-    return x, flaws
+    return x
 
 
 def far_columns(
@@ -186,12 +184,7 @@ def far_columns(
     return notes
 
 
-def is_one_hot(features: Sequence[Feature]) -> bool:
-    """Whether the features of each row are one 1 among zeros."""
-    return len(features) == 1 and features[0].kind == CATEGORY
-
-
-def read_times(column: str, rows: Rows) -> tuple[NDArray[np.float64], list[Flaw]]:
+def read_times(column: str, rows: Rows, flaws: list[Flaw]) -> NDArray[np.float64]:
     """Read times: numbers as they are, dates as days since 1970-01-01.
 
     Of numbers and dates in one column, which cannot be compared, the fewer do not fit.
@@ -208,23 +201,21 @@ def read_times(column: str, rows: Rows) -> tuple[NDArray[np.float64], list[Flaw]
         values[is_day if is_day.sum() <= is_number.sum() else is_number] = np.nan
         must = "times must all be numbers, or all dates"
     must += " such as 2024-01-31T12:00, got"
-    flaws: list[Flaw] = []
     for row in np.flatnonzero(~np.isfinite(values)).tolist():
         flaws.append((row, column, f"{must} {cells[row]!r}; correct it"))
-    return values, flaws
+    return values
 
 
-def encode_weights(column: str, rows: Rows) -> tuple[NDArray[np.float32], list[Flaw]]:
+def encode_weights(column: str, rows: Rows, flaws: list[Flaw]) -> NDArray[np.float32]:
     """Read weights of edges."""
     cells = rows.cells[column]
     with np.errstate(over="ignore"):
         values = read_numbers(cells).astype(np.float32)
-    flaws: list[Flaw] = []
     for row in np.flatnonzero(~np.isfinite(values)).tolist():
         must = f"a weight must be a finite number, got {cells[row]!r}"
         flaws.append((row, column, f"{must}{meaning(cells[row])}; correct it"))
         values[row] = 0
-    return values, flaws
+    return values
 
 
 def _codes(feature: Feature, rows: Rows, flaws: list[Flaw]) -> IntArray:
@@ -337,23 +328,26 @@ def _missing_text(cell: str) -> str:
 
 
 def encode_targets(
-    schema: Schema, rows: Rows, *, are_known: bool = True, cure: str = CORRECT_KIND
-) -> tuple[NDArray[Any], list[Flaw]]:
+    schema: Schema,
+    rows: Rows,
+    flaws: list[Flaw],
+    *,
+    are_known: bool = True,
+    cure: str = CORRECT_KIND,
+) -> NDArray[Any]:
     """Encode what is to be predicted.
 
     Returns
     -------
-    y : int64 array (num_rows,), or float32 array (num_rows, num_targets)
+    int64 array (num_rows,), or float32 array (num_rows, num_targets)
         Numbers of classes, -1 if missing or wrong; or targets, NaN if so. All are
         missing unless they ``are_known``.
-    flaws : list
     """
-    flaws: list[Flaw] = []
     if not schema.targets:  # nodes whose edges alone are learned
-        return np.full(len(rows.lines), -1, np.int64), flaws
+        return np.full(len(rows.lines), -1, np.int64)
     if schema.classes:
         column = schema.targets[0] if are_known else ""
-        return encode_classes(schema.classes, column, rows)
+        return encode_classes(schema.classes, column, rows, flaws)
     is_binary = schema.target_kind == "binary"
     y = np.full((len(rows.lines), len(schema.targets)), np.nan, np.float32)
     for at, column in enumerate(schema.targets if are_known else ()):
@@ -367,14 +361,13 @@ def encode_targets(
             must += f" or empty where it is missing, got {cells[row]!r}"
             flaws.append((row, column, f"{must}{meaning(cells[row])}; {cure}"))
             y[row, at] = np.nan
-    return y, flaws
+    return y
 
 
 def encode_classes(
-    classes: tuple[str, ...], column: str, rows: Rows
-) -> tuple[IntArray, list[Flaw]]:
+    classes: tuple[str, ...], column: str, rows: Rows, flaws: list[Flaw]
+) -> IntArray:
     """Encode a column of classes; -1 where it is missing or wrong, or has no name."""
-    flaws: list[Flaw] = []
     cells = rows.cells[column] if column else [""] * len(rows.lines)
     codes = _find(classes, cells)
     for row in np.flatnonzero(codes < 0).tolist():
@@ -383,19 +376,16 @@ def encode_classes(
             what += f" ({first_few(classes, ', ')}){twin(cell, _looks(classes))}"
             what += f"; correct it, or list it {_AT_ALL}"
             flaws.append((row, column, what))
-    return codes, flaws
+    return codes
 
 
-def encode_roles(
-    column: str, rows: Rows, *, may_miss: bool
-) -> tuple[NDArray[np.int8], list[Flaw]]:
-    """Encode a column of splits: 0 train, 1 val, 2 test, -1 none."""
-    cells = rows.cells[column]
+def encode_roles(rows: Rows, flaws: list[Flaw], *, may_miss: bool) -> NDArray[np.int8]:
+    """Encode the column of splits: 0 train, 1 val, 2 test, -1 none."""
+    cells = rows.cells[SPLIT]
     roles = np.array([ROLES.get(cell, NO_ROLE) for cell in cells], np.int8)
-    flaws: list[Flaw] = []
     for row in np.flatnonzero(roles < 0).tolist():
         if not (may_miss and is_missing(cells[row])):
             must = f"must be train, val or test{', or empty' * may_miss}, got"
             must += f" {cells[row]!r}; correct it, or delete the column to have a split"
-            flaws.append((row, column, f"{must} drawn"))
-    return roles, flaws
+            flaws.append((row, SPLIT, f"{must} drawn"))
+    return roles

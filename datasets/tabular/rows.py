@@ -54,19 +54,16 @@ def read_units(table: Table, key: str, schema: Schema, *, needs_targets: bool) -
     has_split = needs_targets and SPLIT in table.columns
     names = list(rows.cells[key])
     role = np.full(len(names), NO_ROLE, np.int8)
-    y, flaws = encode_targets(schema, rows, are_known=needs_targets)
-    time = x = None
+    time, x, flaws = None, None, list[Flaw]()
+    y = encode_targets(schema, rows, flaws, are_known=needs_targets)
     if schema.time and needs_targets:
         need_columns(table, [schema.time])
-        time, more = read_times(schema.time, rows)
-        flaws = flaws + more
+        time = read_times(schema.time, rows, flaws)
     if schema.graph_features:
         need_columns(table, [f.column for f in schema.graph_features])
-        x, more = encode_features(schema.graph_features, rows, is_compact=False)
-        flaws = flaws + more
+        x = encode_features(schema.graph_features, rows, flaws, is_compact=False)
     if has_split:
-        role, more = encode_roles(SPLIT, rows, may_miss=is_node)
-        flaws += more
+        role = encode_roles(rows, flaws, may_miss=is_node)
     if has_split and is_node and schema.targets:
         labels = rows.cells[schema.targets[0]]
         flaws += [
@@ -93,51 +90,42 @@ def read_units(table: Table, key: str, schema: Schema, *, needs_targets: bool) -
 
 
 def read_features(
-    table: Table, schema: Schema
-) -> tuple[NDArray[np.generic], list[Flaw]]:
+    table: Table, schema: Schema, flaws: list[Flaw]
+) -> NDArray[np.generic]:
     """Read the features of nodes."""
     need_columns(table, ["node", *(f.column for f in schema.features)])
-    x, flaws = encode_features(
-        schema.features, table.rows, is_compact=not schema.makes_nodes
-    )
+    is_compact = not schema.makes_nodes
+    x = encode_features(schema.features, table.rows, flaws, is_compact=is_compact)
     if schema.makes_nodes:  # a column that says so
         x = np.concatenate([x, np.zeros((len(x), 1), np.float32)], axis=1)
-    return x, flaws
+    return x
 
 
 def read_edge_rows(
-    table: Table, schema: Schema, *, needs_targets: bool
-) -> tuple[dict[str, NDArray[Any]], list[Flaw]]:
-    """Read features, weights, times and classes of edges.
+    table: Table, schema: Schema, flaws: list[Flaw], *, needs_targets: bool
+) -> dict[str, NDArray[Any]]:
+    """Read features, weights, times and classes of edges, named as in a ``GraphSet``.
 
-    Returns
-    -------
-    arrays : dict of str to array
-        A row for each row of the table, named as in a ``GraphSet``.
-    flaws : list
+    Arrays have a row for each row of the table.
     """
     edges, rows = schema.edges, table.rows
     found: dict[str, NDArray[Any]] = {}
-    flaws: list[Flaw] = []
     if edges is None:
-        return found, flaws
+        return found
     label = edges.label if needs_targets else ""
     need_columns(table, [c for c in (edges.weight, edges.time, label) if c])
     need_columns(table, [f.column for f in schema.edge_features])
     if schema.edge_features:
-        found["edge_attr"], flaws = encode_features(
-            schema.edge_features, rows, is_compact=edges.repeats == KEEP
+        found["edge_attr"] = encode_features(
+            schema.edge_features, rows, flaws, is_compact=edges.repeats == KEEP
         )
     if edges.weight:
-        found["edge_weight"], more = encode_weights(edges.weight, rows)
-        flaws = flaws + more
+        found["edge_weight"] = encode_weights(edges.weight, rows, flaws)
     if edges.time:
-        found["edge_time"], more = read_times(edges.time, rows)
-        flaws = flaws + more
+        found["edge_time"] = read_times(edges.time, rows, flaws)
     if edges.label:
-        found["edge_y"], more = encode_classes(edges.classes, label, rows)
-        flaws = flaws + more
-    return found, flaws
+        found["edge_y"] = encode_classes(edges.classes, label, rows, flaws)
+    return found
 
 
 def remark(table: Table, listed: Mapping[str, Sequence[str]]) -> list[str]:

@@ -225,7 +225,6 @@ class LastWord(logging.Filter):
 
     @override
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is to be logged."""
         about = record.exc_info[1] if record.exc_info else None
         is_exit = record.levelno == ERROR and str(record.msg).startswith("Exit Code:")
         return not (is_exit or about is self._error)

@@ -103,17 +103,14 @@ class EmbeddingSettings(TaskSettings):
     @property
     @override
     def pools(self) -> bool:
-        """Whether clients hand embeddings and labels to the server, to be scored."""
         return self.evaluation == "pooled"
 
     @override
     def sends(self) -> tuple[Field, ...]:
-        """Embeddings and labels, if they are pooled."""
         return self.FIELDS if self.pools else ()
 
     @override
     def check_run(self, settings: RunSettings, *, has_server_model: bool) -> None:
-        """Raise ConfigError if these contradict other settings or the method."""
         if self.pools and not has_server_model:
             raise ConfigError(
                 "embedding.evaluation must be 'local' if every client has an encoder"

@@ -176,7 +176,6 @@ class TaskRelations(Evaluator):
 
     @override
     def expect(self, clients: Mapping[int, ClientInfo]) -> None:
-        """Learn from the roll call how many tasks there are."""
         self._num_tasks = max(i.num_classes for i in clients.values())
 
     @override

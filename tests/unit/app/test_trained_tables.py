@@ -13,8 +13,8 @@ from commands import at_site
 from matrix import mostly_slow
 
 from clients.graphs.whole_graph import NodeData
-from datasets.node_clients import with_roles
 from datasets.own.graph_tables import build
+from datasets.splits import with_roles
 from datasets.tabular.schema_file import read_schema
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.trained import load_model

@@ -73,8 +73,9 @@ def test_a_class_may_be_spelled_as_another_program_does(names, cells, codes):
         features=(Feature(column="k", kind=CATEGORY, categories=names, other=True),),
     )
     rows = Rows(range(len(cells)), {"label": cells, "k": cells})
-    assert encode_targets(schema, rows)[0].tolist() == codes
-    found, flaws = encode_features(schema.features, rows)
+    assert encode_targets(schema, rows, []).tolist() == codes
+    flaws = []
+    found = encode_features(schema.features, rows, flaws)
     odd = [row for row, _, _ in flaws]  # "" has no place, nor what looks like a name
     looks = by_look(names)
     assert odd == [
@@ -87,4 +88,4 @@ def test_a_class_may_be_spelled_as_another_program_does(names, cells, codes):
         n for row, n in enumerate(other) if row not in odd
     ]
     marks = Rows(range(1), {"k": ["NA"]})
-    assert encode_features(schema.features, marks)[0].tolist() == [len(names)]
+    assert encode_features(schema.features, marks, []).tolist() == [len(names)]
