@@ -63,13 +63,7 @@ class FedGKDClient(Pulled[FedGKDParams], NodeClassifierClient[FedGKDParams]):
         }
 
     def _start(self) -> tuple[Tensor, Tensor, int]:
-        """Read the common start: X0, y0, and the seed of the noise.
-
-        Raises
-        ------
-        WireError
-            The server sent what nobody can distil from.
-        """
+        """Read the common start: X0, y0, and the seed of the noise."""
         x0, y0, seed = (
             np.asarray(self.round.extras.get(n, ())) for n in (X0, Y0, NOISE_SEED)
         )

@@ -117,13 +117,7 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
         return dense_rows(self.graph.features)
 
     def _generate(self) -> tuple[Tensor, Tensor]:
-        """Give generated neighbours' features and owners; none if a failure is hidden.
-
-        Raises
-        ------
-        DataError
-            The generator has overflowed, and it is not hidden.
-        """
+        """Features and owners of generated neighbours; none if a failure is hidden."""
         features, owner = self._features()[:0], torch.zeros(0, dtype=torch.int64)
         with self.hiding_failure():
             features, owner = self._apply_generator()

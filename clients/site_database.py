@@ -59,13 +59,7 @@ def data_name(data: str) -> str:
 
 
 def _take_in(root: Path, db: sqlite3.Connection) -> None:
-    """Copy the files of accounts that an earlier version has left.
-
-    Raises
-    ------
-    DataError
-        One cannot be read. What was spent is unknown then.
-    """
+    """Copy the files of accounts that an earlier version has left."""
     folder = root / EARLIER_ACCOUNTS
     for client in sorted(names_in(folder, "client-*")):
         for name in sorted(names_in(folder / client, "*.json")):

@@ -228,14 +228,7 @@ class Mailbox:
 
 
 def _by_client(client_id: int, text: str) -> dict[int, dict[str, Any]]:
-    """Read what the server says of the neighbours, by client.
-
-    Raises
-    ------
-    WireError
-        The text is not that of neighbours with keys; one is named twice, as 1 and 01
-        are; or the client is its own.
-    """
+    """Read what the server says of the neighbours, by client."""
     try:
         entries = json.loads(text)
         found = {int(j): entry for j, entry in entries.items()}

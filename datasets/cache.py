@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgraph_flwr.core.data import GraphSet
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.files import from_home, make_private, sha256_of
 
@@ -426,12 +427,40 @@ def raw_folder(
     return raw
 
 
+def graphs_of_files(
+    name: str,
+    files: Sequence[Path],
+    make: Callable[[str], GraphSet],
+    cache_dir: str,
+) -> GraphSet:
+    """Graphs that ``make`` makes of files, given their checksum; through the cache.
+
+    Raises
+    ------
+    DataError
+        They cannot be read.
+    """
+
+    def build(_: Path) -> GraphSet:
+        try:
+            return make(checksum(files))
+        except DataError:
+            raise
+        except Exception as error:  # whatever parsers raise
+            raise DataError(
+                f"cannot read {name} in {files[0].parent}: {error!r}; fetch the data"
+                " set again"
+            ) from error
+
+    entry = cache_root(cache_dir) / f"{name}-{fingerprint_files(files)}"
+    return open_or_build(entry, GraphSet, build)
+
+
 def kept_files(
     what: str,
     collection: str,
     below: str,
     names: Sequence[str],
-    *,
     data_dir: str,
     cache_dir: str,
 ) -> list[Path]:

@@ -81,13 +81,7 @@ def serve(place: Path, key: str, parent: str) -> str:
 
 
 def _listen(secret: bytes) -> Listener:
-    """Listen at a socket in a new folder, which only this user can enter.
-
-    Raises
-    ------
-    StorageError
-        There is no place for it, or the path of that is too long for a socket.
-    """
+    """Listen at a socket in a new folder, which only this user can enter."""
     folder = ""
     try:
         folder = mkdtemp(prefix=SOCKETS)

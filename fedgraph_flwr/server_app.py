@@ -248,13 +248,7 @@ def _find_rarest(resolved: Resolved, strategy: AbstractGraphStrategy) -> None:
 
 
 def _weights_of_all(strategy: AbstractGraphStrategy) -> str:
-    """Weights of classes by the training labels of all clients, for the clients.
-
-    Raises
-    ------
-    ConfigError
-        Clients have different classes.
-    """
+    """Weights of classes by the training labels of all clients, for the clients."""
     clients = [strategy.clients[c] for c in strategy.trainers()]
     counts = [i.train_counts for i in clients]
     if len({len(of) for of in counts}) > 1 or not counts[0]:

@@ -276,13 +276,7 @@ def _held_back(words: str, twice: str) -> Iterator[list[bool]]:
 
 
 def _stop(run_id: int, overrides: Mapping[str, Value]) -> str:
-    """Stop a run, and say how it ended.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        It was not waited for.
-    """
+    """Stop a run, and say how it ended."""
     goes_on = f"run {run_id} may go on; to stop it: flwr stop {run_id}"
     with _held_back(f"still waiting for Flower to stop run {run_id}", goes_on):
         try:

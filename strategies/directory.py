@@ -523,13 +523,7 @@ class Directory:
         self._notes[node] = words
 
     def _go_on_without(self, missing: set[int]) -> None:
-        """Go on without clients in a resumed run; fail in a new one, with all reasons.
-
-        Raises
-        ------
-        RunFailedError
-            Clients are missing in a new run, or too many in a resumed one.
-        """
+        """Go on without clients in a resumed run; fail in a new one."""
         s = self._settings
         wanted = s.num_clients
         reasons = {

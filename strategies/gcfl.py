@@ -345,12 +345,8 @@ def _phase(
 ) -> tuple[int, int, float]:
     """Add rows one by one, the most tightly tied first, from row 0.
 
-    Returns
-    -------
-    before, last : int
-        The last two rows that were added.
-    weight : float
-        What ties the last one to all others: the cut of the phase.
+    Returns the last two rows that were added, and what ties the last one to all others:
+    the cut of the phase.
     """
     tie = np.where(gone, -np.inf, between[0])
     tie[0], row = -np.inf, 0

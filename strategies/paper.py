@@ -49,34 +49,25 @@ class Evaluator:
     def expect(self, clients: Mapping[int, ClientInfo]) -> None:
         """Learn from the roll call who takes part."""
 
-    def misfits(
+    def misfit(
         self,
         measured_round: int,  # noqa: ARG002
-        parcels: Mapping[int, Parcel],
+        client: int,  # noqa: ARG002
+        arrays: NamedArrays,
         names: Collection[str],  # noqa: ARG002
-    ) -> dict[int, str]:
-        """Say which clients handed over anything but what they should.
+    ) -> str:
+        """Say why what a client handed over must not count; "" if it may.
 
         Parameters
         ----------
         measured_round : int
-            The round whose model the clients received.
-        parcels : mapping
-            Replies that are good so far, by client.
+            The round whose model the client received.
         names : collection of str
             Arrays that the strategy says clients hand over. An evaluator may know the
             names itself.
-
-        Returns
-        -------
-        dict of int to str
-            The reason for each client whose reply must not count.
         """
-        return {
-            c: f"it handed over {shortened(sorted(p.evaluation))}, which nobody needs"
-            for c, p in parcels.items()
-            if p.evaluation
-        }
+        found = f"it handed over {shortened(sorted(arrays))}, which nobody needs"
+        return found if arrays else ""
 
     def __call__(
         self,

@@ -284,7 +284,12 @@ class Round:
         is_training = self.phase is Phase.TRAINING
         names = strategy.hands_over() if is_training else ()
         measured_round = self.report.server_round - 1
-        reasons = strategy.evaluator.misfits(measured_round, good, names)
+        misfit = strategy.evaluator.misfit
+        reasons = {
+            c: words
+            for c, p in good.items()
+            if (words := misfit(measured_round, c, p.evaluation, names))
+        }
         good = {c: p for c, p in good.items() if c not in reasons}
         reasons |= find_absurd(good, self._one_sent)
         good = {c: p for c, p in good.items() if c not in reasons}

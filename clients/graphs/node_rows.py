@@ -35,6 +35,9 @@ class DistinctRows:
         return len(self.ids)
 
 
+Rows: TypeAlias = Tensor | DistinctRows  # of features; or column numbers (num_nodes,)
+
+
 @dataclass(frozen=True)
 class NodeBatch:
     """Nodes of the graphs at ``positions``, in that order, without edges.
@@ -42,7 +45,7 @@ class NodeBatch:
     ``membership`` and ``graph_of_node`` are as in ``Batch``.
     """
 
-    x: Tensor | DistinctRows
+    x: Rows
     membership: Tensor
     graph_of_node: Tensor
     positions: IntArray
@@ -69,7 +72,7 @@ class NodeRows:
         graphs = torch.arange(len(positions), device=self.device)
         columns = torch.arange(len(rows), device=self.device)
         ids = self._ids[rows]
-        x: Tensor | DistinctRows = ids
+        x: Rows = ids
         if self.table is not None:  # whichever is the shorter product
             few = len(self.table) < len(rows)
             x = DistinctRows(self.table, ids) if few else self.table[ids]

@@ -9,14 +9,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from ..graphs.node_rows import DistinctRows, Nodes
+from ..graphs.node_rows import DistinctRows, Nodes, Rows
 from ..graphs.ops import linear, sum_pool
 from ..graphs.structure import Structure
 
 
-def times(
-    x: Tensor | DistinctRows, weight: Tensor, bias: Tensor | None = None
-) -> Tensor:
+def times(x: Rows, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``x @ weight.T + bias``, x given as rows or as one-hot column numbers."""
     if isinstance(x, DistinctRows):
         table = nn.functional.linear(x.table, weight, bias)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from ..graphs.node_rows import DistinctRows, Nodes
+from ..graphs.node_rows import DistinctRows, Nodes, Rows
 from ..graphs.ops import dropout_mask, relu_dropout, uniform
 from ..graphs.structure import CleanStructure, Mask, OneGraph, Structure
 from .readout import ReadoutModel, times
@@ -19,7 +19,7 @@ from .readout import ReadoutModel, times
 NUM_HEADS = 2
 
 
-def as_rows(x: Tensor | DistinctRows, num_features: int, dtype: torch.dtype) -> Tensor:
+def as_rows(x: Rows, num_features: int, dtype: torch.dtype) -> Tensor:
     """Expand numbers of one-hot columns or of table rows to dense feature rows."""
     if isinstance(x, DistinctRows):
         return x.table[x.ids]
@@ -57,10 +57,7 @@ class GraphSAGE(nn.Module):
 
     @override
     def forward(
-        self,
-        x: Tensor | DistinctRows,
-        structure: Structure,
-        generator: torch.Generator | None,
+        self, x: Rows, structure: Structure, generator: torch.Generator | None
     ) -> Tensor:
         """Node embeddings H, shape (num_nodes, hidden); dropout iff a generator."""
         last = len(self.weight) - 1
@@ -108,10 +105,7 @@ class GATLayer(nn.Module):
 
     @override
     def forward(
-        self,
-        x: Tensor | DistinctRows,
-        structure: CleanStructure,
-        generator: torch.Generator | None,
+        self, x: Rows, structure: CleanStructure, generator: torch.Generator | None
     ) -> Tensor:
         """Features or one-hot columns of nodes -> (num_nodes, num_heads * num_out)."""
         mask: Mask | None = None
@@ -163,10 +157,7 @@ class GAT(nn.Module):
 
     @override
     def forward(
-        self,
-        x: Tensor | DistinctRows,
-        structure: CleanStructure,
-        generator: torch.Generator | None,
+        self, x: Rows, structure: CleanStructure, generator: torch.Generator | None
     ) -> Tensor:
         """Node embeddings H, shape (num_nodes, hidden); dropout iff a generator."""
         for layer in self.layers:

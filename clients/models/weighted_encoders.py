@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from ..graphs.node_rows import DistinctRows
+from ..graphs.node_rows import Rows
 from ..graphs.ops import linear, relu_dropout, uniform
 from ..graphs.structure import Structure, power
 from .readout import ReadoutModel, times
@@ -44,7 +44,7 @@ class GCNLayer(nn.Module):
         self.bias = uniform(num_in, (num_out,), generator)
 
     @override
-    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
+    def forward(self, x: Rows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
         return structure.smooth(times(x, self.weight)) + self.bias
 
@@ -64,7 +64,7 @@ class KGNNLayer(nn.Module):
         self.bias = uniform(num_in, (num_out,), generator)
 
     @override
-    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
+    def forward(self, x: Rows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
         return times(x, self.root, self.bias) + structure.mean(times(x, self.weight))
 
@@ -81,7 +81,7 @@ class TAGLayer(nn.Module):
         self.bias = uniform(num_in, (num_out,), generator)
 
     @override
-    def forward(self, x: Tensor | DistinctRows, structure: Structure) -> Tensor:
+    def forward(self, x: Rows, structure: Structure) -> Tensor:
         """(num_nodes, num_in) or columns (num_nodes,) -> (num_nodes, num_out)."""
         h = times(x, self.weight[TAG_HOPS])
         for k in reversed(range(TAG_HOPS)):
@@ -116,10 +116,7 @@ class TwoLayers(nn.Module):
 
     @override
     def forward(
-        self,
-        x: Tensor | DistinctRows,
-        structure: Structure,
-        generator: torch.Generator | None,
+        self, x: Rows, structure: Structure, generator: torch.Generator | None
     ) -> Tensor:
         """Node embeddings H, shape (num_nodes, hidden); dropout iff a generator."""
         h = relu_dropout(self.first(x, structure), self.dropout, generator)
@@ -137,10 +134,7 @@ class LightGCN(nn.Module):
 
     @override
     def forward(
-        self,
-        x: Tensor | DistinctRows,
-        structure: Structure,
-        generator: torch.Generator | None,
+        self, x: Rows, structure: Structure, generator: torch.Generator | None
     ) -> Tensor:
         """Node embeddings H, shape (num_nodes, hidden); nothing here is random."""
         total = h = times(x, self.linear.weight, self.linear.bias)

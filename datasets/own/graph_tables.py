@@ -276,21 +276,9 @@ def _cut_out(
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Cut out the graphs to ``keep``, or the nodes of one graph.
 
-    Parameters
-    ----------
-    node_graph : int array, shape (num_nodes,)
-        Graph of each row of nodes; -1 if it is elsewhere.
-    ends : int array, shape (2, num_edges)
-        Rows of nodes; -1 if there is none.
-    keep : bool array
-        By row of graphs if ``is_whole``, else by row of nodes.
-
-    Returns
-    -------
-    rows, graph : int arrays
-        Rows of the nodes that are kept, by graph; and new numbers of these, ascending.
-    ends : int array, shape (2, num_edges)
-        Their new numbers; -1 if a node is not kept.
+    ``keep`` is by row of graphs if ``is_whole``, else by row of nodes. Returns rows of
+    the nodes that are kept, by graph; new numbers of their graphs, ascending; and ends
+    (2, num_edges) as new numbers of nodes. -1 is a graph or node that is elsewhere.
     """
     number = np.cumsum(keep) - 1 if is_whole else np.zeros(1, np.int64)
     rows = np.flatnonzero((node_graph >= 0) & keep[node_graph] if is_whole else keep)

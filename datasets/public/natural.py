@@ -7,9 +7,9 @@ set have the same columns of features.
 from __future__ import annotations
 
 import csv
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,7 @@ from fedgraph_flwr.core.data import GraphSet, IntArray, distinct_edges, pointer
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.files import sha256_of
 
-from ..cache import cache_root, checksum, fingerprint_files, kept_files, open_or_build
+from ..cache import cache_root, graphs_of_files, kept_files
 from .tu import find_raw, load_tu
 
 TWITCH = ("DE", "EN", "ES", "FR", "PT", "RU", "TW")
@@ -64,21 +64,11 @@ def _cached(
     build: Callable[[list[Path]], GraphSet],
     cache_dir: str,
 ) -> GraphSet:
-    """Graphs of files, whose checksum they get, from the cache."""
+    def convert(digest: str) -> GraphSet:
+        mark = f"{name} {digest}"  # several clients may read one file
+        return replace(build(paths), raw_sha256=sha256(mark.encode()).hexdigest())
 
-    def convert(_: Path) -> GraphSet:
-        try:
-            mark = f"{name} {checksum(paths)}"  # several clients may read one file
-            digest = hashlib.sha256(mark.encode()).hexdigest()
-            return replace(build(paths), raw_sha256=digest)
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            raise DataError(
-                f"cannot read {name} in {paths[0].parent}: {error!r}; {_CURE}"
-            ) from error
-
-    return open_or_build(
-        cache_root(cache_dir) / f"{name}-{fingerprint_files(paths)}", GraphSet, convert
-    )
+    return graphs_of_files(name, paths, convert, cache_dir)
 
 
 def _one_graph(name: str, x: NDArray[Any], edges: IntArray, y: IntArray) -> GraphSet:
@@ -110,9 +100,8 @@ def _twitch(member: str, data_dir: str, cache_dir: str) -> GraphSet:
         edges = parts["edges"].T.astype(np.int64)
         return _one_graph("twitch", x, edges, parts["mature"])
 
-    what = f"Twitch {member}"
-    dirs = {"data_dir": data_dir, "cache_dir": cache_dir}
-    paths = kept_files(what, "twitch", ".", [f"{member}.npz"], **dirs)
+    what, files = f"Twitch {member}", [f"{member}.npz"]
+    paths = kept_files(what, "twitch", ".", files, data_dir, cache_dir)
     return _cached(f"twitch-{member}", paths, build, cache_dir)
 
 
@@ -132,8 +121,7 @@ def _airports(member: str, data_dir: str, cache_dir: str) -> GraphSet:
 
     files = [f"labels-{region}-airports.txt", f"{region}-airports.edgelist"]
     what, below = f"airports {member}", f"{region}/raw"
-    dirs = {"data_dir": data_dir, "cache_dir": cache_dir}
-    paths = kept_files(what, "airports", below, files, **dirs)
+    paths = kept_files(what, "airports", below, files, data_dir, cache_dir)
     return _cached(f"airports-{member}", paths, build, cache_dir)
 
 
@@ -179,8 +167,7 @@ def _abide(member: str, data_dir: str, cache_dir: str) -> GraphSet:
         )
 
     files = ["subjects.csv", "fc_ho.npz"]
-    dirs = {"data_dir": data_dir, "cache_dir": cache_dir}
-    paths = kept_files("ABIDE", "abide", ".", files, **dirs)
+    paths = kept_files("ABIDE", "abide", ".", files, data_dir, cache_dir)
     return _cached(f"abide-{member}", paths, build, cache_dir)
 
 
@@ -196,7 +183,7 @@ def _ptc(member: str, data_dir: str, cache_dir: str) -> GraphSet:
         edge_attr=_renumbered(readme, "Edge labels:", BONDS, found.edge_attr),
         num_features=len(ATOMS),
         num_edge_features=len(BONDS),
-        raw_sha256=hashlib.sha256(both.encode()).hexdigest(),
+        raw_sha256=sha256(both.encode()).hexdigest(),
         columns="",
     )
 

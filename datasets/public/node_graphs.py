@@ -27,7 +27,7 @@ from typing_extensions import override
 from fedgraph_flwr.core.data import GraphSet, IntArray, pointer
 from fedgraph_flwr.core.errors import DataError
 
-from ..cache import cache_root, checksum, fingerprint_files, open_or_build, raw_folder
+from ..cache import cache_root, graphs_of_files, raw_folder
 
 # Features (num_nodes, num_features), edges as written (2, num_edges), classes
 # (num_nodes,): what each reader makes of the files of a graph.
@@ -157,14 +157,7 @@ def _read_planetoid(raw: Path, name: str) -> Raw:
 
 
 def _read_amazon(raw: Path, name: str) -> Raw:
-    """Read features, as 0 or 1, edges and classes.
-
-    Raises
-    ------
-    ValueError
-        A matrix points outside its shape, or the file holds objects, which NumPy would
-        unpickle.
-    """
+    """Read features, as 0 or 1, edges and classes; objects are not unpickled."""
     from scipy.sparse import csr_matrix
 
     path, found = raw / f"amazon_electronics_{name.lower()}.npz", []
@@ -282,11 +275,16 @@ def load_node_graph(
     DataError
         If the raw files are missing or unreadable, or features are not finite.
     """
-    cache = cache_root(cache_dir)
-    raw = _find(name, data_dir, cache)
+    raw = _find(name, data_dir, cache_root(cache_dir))
+    normalize = features == "row-normalized"
+
+    def convert(digest: str) -> GraphSet:
+        log.info("converting %s from %s", name, raw)
+        found = NODE_SOURCES[name].read(raw, name)
+        return whole_graph(name, *found, normalize=normalize, raw_sha256=digest)
+
     files = [raw / f for f in NODE_SOURCES[name].files]
-    entry = cache / f"{name}-{features}-{fingerprint_files(files)}"
-    return open_or_build(entry, GraphSet, lambda _: _convert(name, files, features))
+    return graphs_of_files(f"{name}-{features}", files, convert, cache_dir)
 
 
 def whole_graph(
@@ -361,22 +359,6 @@ def largest_component(edges: IntArray, num_nodes: int) -> tuple[IntArray, IntArr
     kept = np.stack([rows, columns])[:, rows != columns]
     order = np.lexsort((kept[1], kept[0]))
     return ids, np.ascontiguousarray(kept[:, order], np.int64)
-
-
-def _convert(name: str, files: list[Path], features: str) -> GraphSet:
-    raw = files[0].parent
-    log.info("converting %s from %s", name, raw)
-    try:
-        digest = checksum(files)
-        x, edges, y = NODE_SOURCES[name].read(raw, name)
-    except DataError:
-        raise
-    except Exception as error:  # whatever the parsers raise
-        raise DataError(
-            f"cannot read {name} in {raw}: {error!r}; fetch the data set again"
-        ) from error
-    normalize = features == "row-normalized"
-    return whole_graph(name, x, edges, y, normalize=normalize, raw_sha256=digest)
 
 
 def _planetoid(name: str) -> NodeSource:

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.core.data import GraphSet, IntArray, pointer
-from fedgraph_flwr.core.errors import DataError
 
-from ..cache import cache_root, checksum, fingerprint_files, kept_files, open_or_build
+from ..cache import graphs_of_files, kept_files
 
 Columns = Mapping[str, NDArray[Any]]  # of a file by name
 
@@ -137,21 +136,13 @@ def load_transfers(name: str, *, data_dir: str = "", cache_dir: str = "") -> Gra
     DataError
         Files are missing or cannot be read.
     """
-    accounts, transfers = paths = _paths(name, data_dir, cache_dir)
+    raw, paths = TRANSFERS[name], _paths(name, data_dir, cache_dir)
 
-    def convert(_: Path) -> GraphSet:
-        try:
-            raw = TRANSFERS[name]
-            made = raw.make(_read(accounts, raw.header), _read(transfers, raw.header))
-            return replace(made, name=name, raw_sha256=checksum(paths))
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            raise DataError(
-                f"cannot read {name} in {accounts.parent}: {error!r}; fetch the data"
-                " set again"
-            ) from error
+    def convert(digest: str) -> GraphSet:
+        made = raw.make(*(_read(path, raw.header) for path in paths))
+        return replace(made, name=name, raw_sha256=digest)
 
-    entry = cache_root(cache_dir) / f"{name}-{fingerprint_files(paths)}"
-    return open_or_build(entry, GraphSet, convert)
+    return graphs_of_files(name, paths, convert, cache_dir)
 
 
 def given_tests(name: str, *, data_dir: str = "", cache_dir: str = "") -> IntArray:
@@ -163,8 +154,9 @@ def given_tests(name: str, *, data_dir: str = "", cache_dir: str = "") -> IntArr
 
 
 def _paths(name: str, data_dir: str, cache_dir: str) -> list[Path]:
-    raw, dirs = TRANSFERS[name], {"data_dir": data_dir, "cache_dir": cache_dir}
-    return kept_files(name, raw.folder, ".", [raw.accounts, raw.transfers], **dirs)
+    raw = TRANSFERS[name]
+    files = [raw.accounts, raw.transfers]
+    return kept_files(name, raw.folder, ".", files, data_dir, cache_dir)
 
 
 def _read(path: Path, header: tuple[str, ...]) -> Columns:

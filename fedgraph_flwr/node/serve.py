@@ -303,13 +303,7 @@ def clear_kept() -> None:
 def _bound(
     kind: str, context: Context, resolved: Resolved, header: Mapping[str, Scalar]
 ) -> str:
-    """Return the name of the experiment that this run is bound to.
-
-    Raises
-    ------
-    WireError
-        The message names another one.
-    """
+    """Return the name of the experiment that this run is bound to."""
     root, config = state_root(resolved), resolved.to_config()
     experiment = str(header.get(EXPERIMENT, ""))
     if kind == MessageType.QUERY:  # which has bound it

@@ -368,13 +368,7 @@ class RunFolder:
         }
 
     def _check_there(self) -> None:
-        """Refuse to begin a second folder where the run's own was.
-
-        Raises
-        ------
-        StorageError
-            It was moved or deleted.
-        """
+        """Refuse to begin a second folder where the run's own was."""
         with suppress(OSError):
             if os.path.samestat(self.path.stat(), os.fstat(self._lock)):
                 return

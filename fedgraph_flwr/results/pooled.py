@@ -74,20 +74,17 @@ class PooledEvaluation(Evaluator):
         self._width = client.width(self._settings)
 
     @override
-    def misfits(
+    def misfit(
         self,
         measured_round: int,
-        parcels: Mapping[int, Parcel],
+        client: int,
+        arrays: NamedArrays,
         names: Collection[str],
-    ) -> dict[int, str]:
-        """Say who sent anything but finite embeddings and labels of all graphs."""
+    ) -> str:
+        """Refuse anything but finite embeddings and labels of all graphs."""
         rounds = self._task.evaluated_rounds() | {self._settings.num_server_rounds}
         if measured_round not in rounds:
-            return super().misfits(measured_round, parcels, names)
-        found = {c: self._misfit(c, p.evaluation) for c, p in parcels.items()}
-        return {c: words for c, words in found.items() if words}
-
-    def _misfit(self, client: int, arrays: NamedArrays) -> str:
+            return super().misfit(measured_round, client, arrays, names)
         count = self._sizes[client]
         layout: Layout = {
             "embeddings": ("float32", (count, self._width)),
@@ -179,17 +176,6 @@ class TaskRelations(Evaluator):
         self._num_tasks = max(i.num_classes for i in clients.values())
 
     @override
-    def misfits(
-        self,
-        measured_round: int,
-        parcels: Mapping[int, Parcel],
-        names: Collection[str],
-    ) -> dict[int, str]:
-        """Say who should have handed over a covariance of tasks, and did not."""
-        found = {c: self._misfit(p.evaluation, names) for c, p in parcels.items()}
-        return {c: words for c, words in found.items() if words}
-
-    @override
     def __call__(
         self, measured_round: int, parcels: Mapping[int, Parcel]
     ) -> list[Evaluation]:
@@ -203,7 +189,15 @@ class TaskRelations(Evaluator):
         self.files = {name: kept} if kept else {}
         return []
 
-    def _misfit(self, arrays: NamedArrays, names: Collection[str]) -> str:
+    @override
+    def misfit(
+        self,
+        measured_round: int,
+        client: int,
+        arrays: NamedArrays,
+        names: Collection[str],
+    ) -> str:
+        """Refuse anything but a covariance of tasks, if there should be one."""
         count = np.size(arrays.get(RECORD_IDS, ()))
         layout: Layout = {
             RECORD: ("float32", (count, count)),

@@ -112,10 +112,13 @@ ByTarget = Mapping[str, Mapping[str, float]]  # target -> client -> error
 
 def summary_table(summary: dict[str, Any]) -> str:
     """Format the table at the end of a run, for terminals of 80 columns."""
+    # A rule may have no score at all.
+    is_pooled = any(str(POOLED) in summary[r]["per_client"] for r in summary["rules"])
+    whose = "all clients together" if is_pooled else "unweighted client mean"
     table = Table(
         title=f"{summary['method']} on {summary['dataset']}, seed {summary['seed']},"
         f" {summary['num_clients']} clients, {summary['rounds']} rounds",
-        caption=f"{summary['split']} {summary['metric']}, {_whose(summary)}; split "
+        caption=f"{summary['split']} {summary['metric']}, {whose}; split "
         + summary["split_hash"][:12],
     )
     columns = ("mean", "std", "min", "max")
@@ -356,15 +359,6 @@ def _own_and_unseen(metric: str, seen: dict[str, dict[str, float]]) -> str:
         own, other = (seen[point].get(k, math.nan) for k in ("own", "unseen"))
         parts.append(f"{names[point]}: own tasks {own:.4f}, others {other:.4f}")
     return f"{metric} {'; '.join(parts)}"
-
-
-def _whose(summary: dict[str, Any]) -> str:
-    return "all clients together" if _is_pooled(summary) else "unweighted client mean"
-
-
-def _is_pooled(summary: dict[str, Any]) -> bool:
-    """Whether scores are of all clients together; a rule may have none at all."""
-    return any(str(POOLED) in summary[r]["per_client"] for r in summary["rules"])
 
 
 STATISTICS = "statistics.csv"

@@ -193,13 +193,7 @@ def _tell_of_key(table: Findings, path: Path, answer: httpx.Response | None) -> 
 
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Read the private half of an ECDSA key.
-
-    Raises
-    ------
-    ConfigError
-        It is none, or this user or others may not have it.
-    """
+    """Read the private half of an ECDSA key."""
     make_one = "make one: ssh-keygen -t ecdsa -b 384 -N '' -f site0"
     try:
         found = load_ssh_private_key(path.read_bytes(), None)

@@ -26,6 +26,7 @@ from clients.tasks.scores import (
     rank_classes,
     roc_auc,
 )
+from datasets.splits import TEST, with_roles
 
 from ..core.config import PAPER, RunSettings, build
 from ..core.data import GraphPartition, GraphSet
@@ -229,9 +230,6 @@ def _number(value: float) -> str:
     return "" if np.isnan(value) else np.format_float_positional(value, trim="-")
 
 
-_NONE = np.zeros(0, np.int64)
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:
     """A model of a folder, ready to predict; made by :func:`load_model`."""
@@ -257,8 +255,11 @@ class TrainedModel:
         tasks = list(self.about.outputs) if has_tasks else []
         items = datasets.load_new(settings, Path(path), tasks, schema=self.about.schema)
         self._check(items.graphs)
-        is_whole, graphs = settings.edge_features, items.graphs
-        new = _all_to_test(graphs if is_whole else graphs.without_edge_features())
+        graphs = items.graphs
+        if not settings.edge_features:
+            graphs = graphs.without_edge_features()
+        rows = np.arange(len(graphs.y))
+        new = with_roles(0, graphs, rows, np.full(len(rows), TEST))
         if self.about.kind == "regression":
             new = replace(new, scales=datasets.target_scales(settings, tasks))
         found = self.outputs(new)
@@ -514,15 +515,3 @@ def _as_in_a_run(threads: int) -> Iterator[None]:
     finally:
         torch.set_flush_denormal(False)
         torch.set_num_threads(before)
-
-
-def _all_to_test(graphs: GraphSet) -> GraphPartition:
-    count = len(graphs.y)
-    return GraphPartition(
-        client_id=0,
-        graphs=graphs,
-        graph_ids=np.arange(count),
-        train=_NONE,
-        val=_NONE,
-        test=np.arange(count),
-    )
