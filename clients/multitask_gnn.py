@@ -35,7 +35,7 @@ class MultiTaskGNNClient(MultiTaskClient[P]):
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
         assert isinstance(spec.task, MultiTaskSettings)
         if spec.settings.encoder != PAPER:
-            return edge_gnn(spec, "graphs", spec.private_generator())
+            return edge_gnn(spec, "graphs")
         return MultiTaskGNN(
             spec.task.encoder,
             spec.num_features,

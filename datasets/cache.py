@@ -432,6 +432,7 @@ def graphs_of_files(
     files: Sequence[Path],
     make: Callable[[str], GraphSet],
     cache_dir: str,
+    kind: str = "",
 ) -> GraphSet:
     """Graphs that ``make`` makes of files, given their checksum; through the cache.
 
@@ -452,7 +453,7 @@ def graphs_of_files(
                 " set again"
             ) from error
 
-    entry = cache_root(cache_dir) / f"{name}-{fingerprint_files(files)}"
+    entry = cache_root(cache_dir) / f"{name}{kind}-{fingerprint_files(files)}"
     return open_or_build(entry, GraphSet, build)
 
 

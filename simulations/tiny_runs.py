@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 import datasets
 from datasets import load_partition
 from datasets.edge_items import edge_items
-from datasets.splits import mask_tasks
+from datasets.splits import mask_tasks, with_roles
 from datasets.synthetic import generate_client
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphPartition
@@ -128,16 +128,9 @@ def federation(settings: RunSettings, client_id: int) -> GraphPartition:
         y = np.stack([graphs.y, np.diff(graphs.node_ptr) // 4 % 2], axis=1)
         graphs, tasks = replace(graphs, y=y.astype(np.float32)), ("a", "b")
     turn = np.arange(count) % 5 * (settings.held_out > 0)
-    partition = GraphPartition(
-        client_id=client_id,
-        graphs=graphs,
-        graph_ids=1000 * client_id + np.arange(count),
-        train=np.flatnonzero(turn < 3),
-        val=np.flatnonzero(turn == 3),
-        test=np.flatnonzero(turn == 4),
-        group=client_id % 2,
-        tasks=tasks,
-    )
+    ids, roles = 1000 * client_id + np.arange(count), np.maximum(turn - 2, 0)
+    group = client_id % 2
+    partition = with_roles(client_id, graphs, ids, roles, group=group, tasks=tasks)
     return mask_tasks(partition, settings) if tasks else partition
 
 

@@ -22,6 +22,8 @@ from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray, Weighted
 
 from .csr import CollatedDiffusion, csr, gather, repeated, row_pointer, send
 
+_MOST_NODES = 200_000  # of a batch that is evaluated
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
@@ -202,7 +204,9 @@ class CollatedGraphs:
             **{n: rows[position : position + 1] for n, rows in self._of_graphs.items()},
         )
 
-    def batches(self, positions: IntArray, *, max_nodes: int) -> Iterator[Batch]:
+    def batches(
+        self, positions: IntArray, *, max_nodes: int = _MOST_NODES
+    ) -> Iterator[Batch]:
         """Join the graphs at ``positions``, in batches of about ``max_nodes`` nodes."""
         sizes = np.diff(self._node_ptr)[positions]
         part = np.cumsum(sizes) // max_nodes
@@ -224,22 +228,14 @@ class ClientData:
     view: CollatedDiffusion | None = None
 
     @classmethod
-    def collate(
-        cls,
-        partition: GraphPartition,
-        device: torch.device,
-        *,
-        max_nodes: int = 200_000,
-    ) -> Self:
-        """Collate; validation then test graphs form batches of <= ``max_nodes``."""
+    def collate(cls, partition: GraphPartition, device: torch.device) -> Self:
+        """Collate; validation then test graphs form batches to evaluate."""
         learned = replace(partition.graphs, y=partition.targets())
         graphs = CollatedGraphs(learned, device)
-        batches = graphs.batches(partition.held_out, max_nodes=max_nodes)
+        evaluation = tuple(graphs.batches(partition.held_out))
+        num_val = len(partition.val)
         return cls(
-            partition=partition,
-            graphs=graphs,
-            evaluation=tuple(batches),
-            num_val=len(partition.val),
+            partition=partition, graphs=graphs, evaluation=evaluation, num_val=num_val
         )
 
     def with_view(self, edges: WeightedEdges) -> Self:
@@ -247,7 +243,7 @@ class ClientData:
         ptr, device = self.partition.graphs.node_ptr, self.graphs.device
         return replace(self, view=CollatedDiffusion(edges, ptr, device))
 
-    def batches(self, *, max_nodes: int = 200_000) -> Iterator[Batch]:
+    def batches(self, *, max_nodes: int = _MOST_NODES) -> Iterator[Batch]:
         """All graphs in order, in batches of about ``max_nodes`` nodes."""
         everyone = np.arange(len(self.partition.graphs))
         return self.graphs.batches(everyone, max_nodes=max_nodes)

@@ -107,13 +107,7 @@ class NodeData(ClientData):
 
     @override
     @classmethod
-    def collate(
-        cls,
-        partition: GraphPartition,
-        device: torch.device,
-        *,
-        max_nodes: int = 200_000,
-    ) -> Self:
+    def collate(cls, partition: GraphPartition, device: torch.device) -> Self:
         graphs = CollatedGraphs(partition.graphs, device)
         num_nodes = partition.graphs.num_nodes
         x, edges = graphs.x, partition.graphs.edge_index

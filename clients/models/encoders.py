@@ -261,8 +261,8 @@ class EdgeGNN(EdgeEncoder):
         return (u * to).sum(1, keepdim=True) + self.readout(u + v)  # type: ignore[no-any-return]
 
 
-def edge_gnn(spec: ModelSpec[Any], head: str, own: torch.Generator) -> EdgeGNN:
-    """Build the encoder of a run and its head; ``own`` draws what may stay private."""
+def edge_gnn(spec: ModelSpec[Any], head: str) -> EdgeGNN:
+    """Build the encoder of a run and its head."""
     settings = spec.settings
     beside = {"graphs": spec.num_graph_features, "edges": spec.num_edge_features}
     return EdgeGNN(
@@ -276,5 +276,5 @@ def edge_gnn(spec: ModelSpec[Any], head: str, own: torch.Generator) -> EdgeGNN:
         dropout=settings.dropout,
         sizes=Sizes(settings.hidden_dim, spec.num_edge_features, settings.pna_degree),
         common=spec.common_generator(),
-        own=own,
+        own=spec.private_generator(),
     )

@@ -20,8 +20,8 @@ from ..base import Metrics
 from ..graphs.batching import ClientData
 from ..graphs.csr import send
 from ..graphs.whole_graph import NodeData, WholeGraph
-from ..job import ModelSpec, P
-from ..models.encoders import EdgeGNN, edge_gnn
+from ..job import P
+from ..models.encoders import EdgeGNN
 from .node_classifier import NodeClassifierClient
 from .scores import average_precision, link_scores, roc_auc
 
@@ -66,15 +66,10 @@ class EdgeClassifierClient(NodeClassifierClient[P]):
     features.
     """
 
-    TAKES_ENCODER = True
     DATA: ClassVar[type[ClientData]] = EdgeData
+    HEAD = "edges"
     data: Any  # EdgeData, or LinkData
     model: EdgeGNN
-
-    @override
-    @classmethod
-    def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
-        return edge_gnn(spec, "edges", spec.private_generator())
 
     @override
     @classmethod
@@ -119,14 +114,9 @@ class LinkPredictorClient(EdgeClassifierClient[P]):
     does not count.
     """
 
-    TAKES_ENCODER = True
     DATA: ClassVar[type[ClientData]] = LinkData
+    HEAD = "links"
     data: LinkData
-
-    @override
-    @classmethod
-    def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
-        return edge_gnn(spec, "links", spec.private_generator())
 
     @override
     @classmethod

@@ -36,15 +36,14 @@ class GraphClassifierClient(GraphClient[P]):
 
         With ``shared_group = "all"`` everything starts alike, whoever the client is.
         """
-        private = spec.private_generator()
         if spec.settings.encoder != PAPER:
-            return edge_gnn(spec, "graphs", private)
+            return edge_gnn(spec, "graphs")
         return GIN(
             spec.num_features,
             spec.num_classes,
             **spec.shape(),
             shared_generator=spec.common_generator(),
-            private_generator=private,
+            private_generator=spec.private_generator(),
         )
 
     @override

@@ -29,6 +29,7 @@ class NodeClassifierClient(GraphClient[P]):
 
     DATA: ClassVar[type[ClientData]] = NodeData
     CONV: ClassVar[type[nn.Module]] = GCNConv
+    HEAD: ClassVar[str] = "nodes"  # of encoders: what is predicted
     WHY_NOT = ""
     TAKES_ENCODER = True
     data: NodeData
@@ -37,8 +38,8 @@ class NodeClassifierClient(GraphClient[P]):
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
-        if spec.settings.encoder != PAPER:
-            return edge_gnn(spec, "nodes", spec.private_generator())
+        if spec.settings.encoder != PAPER or cls.HEAD != "nodes":
+            return edge_gnn(spec, cls.HEAD)
         return cls.gnn(spec, spec.common_generator())
 
     @classmethod

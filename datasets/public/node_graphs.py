@@ -284,7 +284,7 @@ def load_node_graph(
         return whole_graph(name, *found, normalize=normalize, raw_sha256=digest)
 
     files = [raw / f for f in NODE_SOURCES[name].files]
-    return graphs_of_files(f"{name}-{features}", files, convert, cache_dir)
+    return graphs_of_files(name, files, convert, cache_dir, f"-{features}")
 
 
 def whole_graph(

@@ -138,7 +138,7 @@ def test_an_encoder_is_pygs_on_batches_and_on_one_graph(name, direction, directe
     graphs = multigraphs(directed=directed)
     spec = spec_of(graphs, name, direction)
     batch = CollatedGraphs(graphs, toys.CPU).batch(np.arange(4))
-    ours = edge_gnn(spec, "graphs", spec.private_generator())
+    ours = edge_gnn(spec, "graphs")
     plain = Plain(ours, name, graphs, direction)
     found = ours(batch, None)
     args = batch.edge_index, batch.edge_attr, batch.edge_weight, not directed
@@ -166,7 +166,7 @@ def test_an_encoder_is_pygs_on_batches_and_on_one_graph(name, direction, directe
     h = plain(
         whole.x, whole.edge_index, whole.edge_attr, whole.edge_weight, not directed
     )
-    nodes = edge_gnn(spec, "nodes", spec.private_generator())
+    nodes = edge_gnn(spec, "nodes")
     nodes.load_state_dict(ours.state_dict(), strict=False)
     torch.testing.assert_close(nodes(whole, None), nodes.readout(h.relu()))
 
@@ -189,7 +189,7 @@ def test_pairs_are_seen_by_both_ends_and_by_the_edge(directed, head):
     )
     whole = NodeData.collate(partition, toys.CPU).whole
     spec = spec_of(graphs, "gatv2", "both")
-    model = edge_gnn(spec, head, spec.private_generator())
+    model = edge_gnn(spec, head)
     h = model.embed(whole, None)
     for row, item in enumerate(items.tolist()):
         u, v = h[one.edge_index[:, item].astype(int)]
@@ -208,7 +208,7 @@ def test_pna_scales_by_the_logarithm_of_the_degree():
     """As PyG makes it of nodes that all have this degree."""
     graphs = multigraphs(directed=True)
     spec = spec_of(graphs, "pna", "both", **{"pna-degree": 3.0})
-    model = edge_gnn(spec, "graphs", spec.private_generator())
+    model = edge_gnn(spec, "graphs")
     theirs = pyg.aggr.DegreeScalerAggregation(
         ["mean"], ["identity"], torch.tensor([0, 0, 0, 9])
     )
@@ -221,7 +221,7 @@ def test_numbers_of_columns_are_one_hot_rows():
     compact = multigraphs(directed=True, compact=True)
     wide = replace(compact, edge_attr=np.eye(3, dtype=np.float32)[compact.edge_attr])
     spec = spec_of(wide, "gine", "separate")
-    model = edge_gnn(spec, "graphs", spec.private_generator())
+    model = edge_gnn(spec, "graphs")
     for positions in ([0], [3, 0, 1]):
         given = [
             model(CollatedGraphs(g, toys.CPU).batch(np.array(positions)), None)
@@ -291,7 +291,7 @@ def test_later_edges_pass_no_message_if_items_are_split_by_time(is_by_time):
         test=np.arange(12, count),
     )
     spec = spec_of(graphs, "gine", "separate")
-    model = edge_gnn(spec, "edges", spec.private_generator())
+    model = edge_gnn(spec, "edges")
     seen = EdgeData.collate(partition, toys.CPU).seen
     for name, cut in (("train", 7), ("val", 11), ("test", count - 1)):
         past = np.flatnonzero(times <= cut) if is_by_time else np.arange(count)
