@@ -172,7 +172,7 @@ def best_threshold(
     """Choose the probability from which an item is called yes.
 
     Of the probabilities of all items it is the one with the best F1, of equals the
-    highest.
+    highest. NaN if labels are all the same, or a probability is not finite.
 
     Parameters
     ----------
@@ -180,11 +180,6 @@ def best_threshold(
     is_yes : bool array of that shape
     of_yes : bool
         Whether F1 is that of yes, and not of no.
-
-    Returns
-    -------
-    float
-        NaN if labels are all the same, or a probability is not finite.
     """
     if not is_yes.any() or is_yes.all() or not np.isfinite(p).all():
         return math.nan
@@ -265,16 +260,13 @@ def _per_task(
 def link_scores(scores: Array, per_link: int) -> dict[str, float]:
     """Ranks of hidden links: mean reciprocal rank, and shares among the first few.
 
+    They are ``mrr``, and ``hits-<k>`` for each of ``HITS``; empty without a link.
+
     Parameters
     ----------
     scores : float array, shape (num_items, 1)
         Each link stands before ``per_link`` other pairs. Its rank among these counts a
         tie by one half.
-
-    Returns
-    -------
-    dict of str to float
-        ``mrr``, and ``hits-<k>`` for each of ``HITS``; empty without a link.
     """
     if not len(scores):
         return {}

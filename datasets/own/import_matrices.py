@@ -56,6 +56,8 @@ def import_matrices(
 ) -> list[str]:
     """Write ``graphs.csv``, ``nodes.csv``, ``edges.csv``, in a folder for each site.
 
+    Returns what was kept and left out, in words.
+
     Parameters
     ----------
     files : sequence of Path
@@ -76,11 +78,6 @@ def import_matrices(
         Column of sites in the table; array of a file that has several; or "".
     drop : sequence of str
         Columns of the table to leave out.
-
-    Returns
-    -------
-    list of str
-        What was kept and left out.
 
     Raises
     ------

@@ -36,6 +36,7 @@ def import_tables(
     """Write ``nodes.csv`` and ``edges.csv``, into a folder for each site if there are.
 
     An edge between two sites goes to both: its other end is in no row of nodes there.
+    Returns what was kept and left out, in words.
 
     Parameters
     ----------
@@ -51,11 +52,6 @@ def import_tables(
         Columns to leave out.
     all_nodes : bool
         Whether ends of edges that ``nodes`` lacks become nodes with empty cells.
-
-    Returns
-    -------
-    list of str
-        What was kept and left out.
 
     Raises
     ------

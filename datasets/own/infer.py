@@ -228,10 +228,8 @@ class Column:
     def odd_cells(self) -> str:
         """Say how many cells are no numbers, and which is the first."""
         at = int(np.flatnonzero(self.is_odd)[0])
-        cell, place = (
-            self.cells[at],
-            self.table.at(self.table.rows.lines[at], self.name),
-        )
+        cell, line = self.cells[at], self.table.rows.lines[at]
+        place = self.table.at(line, self.name)
         return (
             f"{self.what}: {self.num_odd} of {self.count} cells are no numbers (the"
             f" first: {place}: {shortened(repr(cell))}{meaning(cell)})"
@@ -316,18 +314,11 @@ def infer_schema(
         kind, found = "classes", nodes
     has_classes = bool(names) and kind == "classes"
     classes = _classes(found[names[0]], owner, notes) if has_classes else ()
-    made = [
-        _feature(one, statistics=statistics, notes=notes)
-        for column, one in nodes.items()
-        if column not in (SPLIT, *names)
-    ]
-    features = tuple(feature for feature in made if feature)
+    others = SPLIT, *names
+    features = _features(nodes, others, statistics, notes)
     edges, of_edges = _edges(tables.edges, is_whole, min_count, statistics, notes)
-    of_graphs = [
-        _feature(one, statistics=statistics, notes=notes)
-        for column, one in (found if is_whole and targets else {}).items()
-        if column not in (SPLIT, *names)
-    ]
+    inputs = found if is_whole and targets else {}
+    of_graphs = _features(inputs, others, statistics, notes)
     alike = [nodes[f.column] for f in features if f.kind == CATEGORY]
     for one in [*alike, *([found[names[0]]] if classes else [])]:
         notes += same_look(one.what, sorted(one.holders))
@@ -346,7 +337,7 @@ def infer_schema(
             degree=0 if features else DEFAULT_DEGREE,
             edges=edges,
             edge_features=of_edges,
-            graph_features=tuple(one for one in of_graphs if one),
+            graph_features=of_graphs,
         ),
         notes,
     )
@@ -384,11 +375,7 @@ def _edges(
     classes: tuple[str, ...] = ()
     if label:
         classes = _classes(every[label], "edge's source", notes)
-    made = [
-        _feature(one, statistics=statistics, notes=notes)
-        for column, one in every.items()
-        if column not in (weight, time, label)
-    ]
+    of_edges = _features(every, (weight, time, label), statistics, notes)
     edges = Edges(
         directed=_is_directed(table, is_whole, bool(time), notes),
         repeats=KEEP if label or time else MERGE,
@@ -397,7 +384,7 @@ def _edges(
         label=label,
         classes=classes,
     )
-    return edges, tuple(feature for feature in made if feature)
+    return edges, of_edges
 
 
 def _is_directed(
@@ -552,7 +539,18 @@ def _classes(one: Column, owner: str, notes: list[str]) -> tuple[str, ...]:
     return tuple(map(as_whole, classes) if is_number else classes)  # 1, not 1.0
 
 
-def _feature(one: Column, *, statistics: bool, notes: list[str]) -> Feature | None:
+def _features(
+    found: Mapping[str, Column],
+    others: Sequence[str],
+    statistics: bool,
+    notes: list[str],
+) -> tuple[Feature, ...]:
+    """Describe the columns that are of use, but for ``others``."""
+    made = [_feature(o, statistics, notes) for c, o in found.items() if c not in others]
+    return tuple(feature for feature in made if feature)
+
+
+def _feature(one: Column, statistics: bool, notes: list[str]) -> Feature | None:
     """Describe a column of nodes; None if it is of no use."""
     has_gaps, what = one.count < len(one.cells), one.in_words
     names = one.frequent if one.kind == CATEGORY and one.count else []
@@ -589,14 +587,14 @@ def _feature(one: Column, *, statistics: bool, notes: list[str]) -> Feature | No
         notes.append(f"{one.odd_cells()}; the column is taken as a number{_CORRECT}")
     elif one.kind == DATE and (few := one.count - len(one.numbers)):
         notes.append(f"{what}: {few} of {one.count} cells are no dates{_CORRECT}")
-    shift, scale = _scaling(one, statistics=statistics, notes=notes)
+    shift, scale = _scaling(one, statistics, notes)
     kind = DATE if one.kind == DATE else NUMBER
     return Feature(
         column=one.name, kind=kind, shift=shift, scale=scale, missing=missing
     )
 
 
-def _scaling(one: Column, *, statistics: bool, notes: list[str]) -> tuple[float, float]:
+def _scaling(one: Column, statistics: bool, notes: list[str]) -> tuple[float, float]:
     """Shift and scale of numbers or dates: their mean and spread, if these may go."""
     is_date, what = one.kind == DATE, one.in_words
     if one.is_flag:  # needs no scaling

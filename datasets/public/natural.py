@@ -231,17 +231,8 @@ NATURAL: Mapping[str, tuple[Client, tuple[str, ...]]] = MappingProxyType(
 def natural_graphs(settings: RunSettings, client_id: int) -> GraphSet:
     """Load the graphs, or the one graph whose nodes have classes, of a client.
 
-    Parameters
-    ----------
-    settings : RunSettings
-        ``dataset``, a key of ``NATURAL``, ``data_dir`` and ``cache_dir`` are read.
-    client_id : int
-        In the order of ``NATURAL``.
-
-    Returns
-    -------
-    GraphSet
-        Memory-mapped, all nodes and graphs of the files, in their order.
+    ``dataset`` is a key of ``NATURAL``, in whose order clients are counted. Arrays are
+    memory-mapped, with all nodes and graphs of the files, in their order.
 
     Raises
     ------

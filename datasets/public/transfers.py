@@ -119,17 +119,9 @@ TRANSFERS: Mapping[str, Transfers] = MappingProxyType(
 def load_transfers(name: str, *, data_dir: str = "", cache_dir: str = "") -> GraphSet:
     """Load one graph with its directed, repeated edges and loops.
 
-    Parameters
-    ----------
-    name : str
-        Key of ``TRANSFERS``.
-    data_dir, cache_dir : str
-        As in :func:`~datasets.public.tu.load_tu`.
-
-    Returns
-    -------
-    GraphSet
-        Memory-mapped; all accounts in the order of their numbers.
+    ``name`` is a key of ``TRANSFERS``; folders are as in
+    :func:`~datasets.public.tu.load_tu`. Arrays are memory-mapped, with all accounts in
+    the order of their numbers.
 
     Raises
     ------
