@@ -62,16 +62,13 @@ def homophily_score(
 ) -> float:
     """Accuracy of labels of one half of the training nodes, propagated, on the other.
 
+    From 0 to 1; 1/2 without a node to check. Ties go to the lowest class.
+
     Parameters
     ----------
     y : int64 tensor, shape (num_nodes,)
     train : int64 tensor
         Training nodes; ``rng`` draws the half that keeps its labels.
-
-    Returns
-    -------
-    float
-        From 0 to 1; 1/2 without a node to check. Ties go to the lowest class.
     """
     order = train[torch.from_numpy(rng.permutation(len(train))).to(train.device)]
     kept, check = order[: len(order) // 2], order[len(order) // 2 :]

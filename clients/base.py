@@ -152,12 +152,8 @@ class GraphClient(ClassicClient, Generic[P]):
     def assess(self, parcel: Parcel, header: Header) -> Parcel:
         """Evaluate the received model with the client's private tensors.
 
-        Parameters, ``Raises`` as :meth:`participate`.
-
-        Returns
-        -------
-        Parcel
-            Scores, and the hash of the whole model.
+        Parameters, ``Raises`` as :meth:`participate`. Returns scores, and the hash of
+        the whole model.
         """
         self.is_last = True
         self.load(parcel, header)

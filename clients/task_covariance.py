@@ -92,7 +92,9 @@ def align(covariances: Sequence[TaskCovariance], task_ids: TaskIds) -> Tensor:
     """f_align: average covariances of different sets of tasks, entry by entry.
 
     An entry is averaged over those covariances that have both of its tasks. Where none
-    has, it is 0 off the diagonal and 1 / T on it, as in :func:`initial`.
+    has, it is 0 off the diagonal and 1 / T on it, as in :func:`initial`. The result,
+    (len(task_ids), len(task_ids)), is symmetric; eigenvalues may be negative: see
+    :func:`normalise`.
 
     Parameters
     ----------
@@ -100,11 +102,6 @@ def align(covariances: Sequence[TaskCovariance], task_ids: TaskIds) -> Tensor:
         At least one, ascending by client, which fixes the rounding.
     task_ids : sequence of int
         Tasks of the result, ascending.
-
-    Returns
-    -------
-    float64 tensor, shape (len(task_ids), len(task_ids))
-        Symmetric; eigenvalues may be negative: see :func:`normalise`.
 
     Source
     ------

@@ -154,6 +154,8 @@ def read_shared(
 ) -> NamedArrays:
     """Check arrays that came for the tensors that a model shares.
 
+    Returns them in the order of ``expected``.
+
     Parameters
     ----------
     arrays : dict of str to array
@@ -162,11 +164,6 @@ def read_shared(
         The model's own.
     client_id : int
         For the message.
-
-    Returns
-    -------
-    dict of str to array
-        In the order of ``expected``.
 
     Raises
     ------

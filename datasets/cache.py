@@ -63,6 +63,8 @@ def open_or_build(
 ) -> Record:
     """Open a cache entry, building it first if it is missing or damaged.
 
+    Arrays are memory-mapped and read-only.
+
     Parameters
     ----------
     entry : Path
@@ -71,11 +73,6 @@ def open_or_build(
         Dataclass whose fields are arrays, or values that JSON can hold.
     build : callable
         Makes one; is given an empty scratch folder, removed afterwards.
-
-    Returns
-    -------
-    kind
-        Its arrays are memory-mapped and read-only.
 
     Raises
     ------

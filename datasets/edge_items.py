@@ -168,6 +168,8 @@ def draw_targets(
 ) -> IntArray:
     """Draw pairs with given sources that no link joins, each other target as likely.
 
+    Returns pairs, (num_links, count), as source * num_nodes + target.
+
     Parameters
     ----------
     sources : int array, shape (num_links,)
@@ -176,11 +178,6 @@ def draw_targets(
         Links, as source * num_nodes + target, ascending.
     count : int
         Pairs per source, which may repeat.
-
-    Returns
-    -------
-    int array, shape (num_links, count)
-        Pairs, as source * num_nodes + target.
     """
     wide = np.repeat(sources, count)
     found = np.zeros(len(wide), np.int64)

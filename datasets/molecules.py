@@ -183,10 +183,7 @@ def atom_kind(atom: Any) -> AtomKind:
 def atom_features(kind: AtomKind) -> NDArray[np.float32]:
     """Feature row of a kind of atom.
 
-    Returns
-    -------
-    float32 array, shape (133,)
-        See ``BLOCKS`` for what stands where.
+    It has shape (133,); see ``BLOCKS`` for what stands where.
 
     Source
     ------

@@ -131,6 +131,8 @@ _FOR_MOLECULES = {"quantity-skew": skewed_client, FILES: file_client}
 def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
     """Load the graphs of one client with their split.
 
+    They are copies of this client's graphs only.
+
     Parameters
     ----------
     settings : RunSettings
@@ -140,11 +142,6 @@ def load_partition(settings: RunSettings, client_id: int) -> GraphPartition:
         the ``csv_`` settings are read.
     client_id : int
         In ``range(settings.num_clients)``.
-
-    Returns
-    -------
-    GraphPartition
-        Holds copies of this client's graphs only.
 
     Raises
     ------

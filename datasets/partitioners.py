@@ -34,17 +34,14 @@ DOMINANCE = 0.8  # FCLG, recovered from Table II: the owners' share of a class
 def reference_chunks(y: IntArray, num_clients: int, *, seed: int) -> list[IntArray]:
     """Contiguous block per client, each remaining graph to a random client.
 
+    Every graph stands there once.
+
     Parameters
     ----------
     y : int array, shape (num_graphs,)
         Classes; only their number matters here.
     seed : int
         Split seed.
-
-    Returns
-    -------
-    list of int64 arrays
-        Every graph once.
 
     Source
     ------
@@ -122,11 +119,6 @@ def dominant_classes(
     dominance : float
         In [0, 1]. The equal split lies near the owners' share of all clients: 1/2 for
         two classes and an even number of clients.
-
-    Returns
-    -------
-    list of int64 arrays
-        Every graph once.
 
     Raises
     ------
@@ -221,7 +213,8 @@ def quantity_skew(
 ) -> list[IntArray]:
     """Size skew as published for molecules: shuffle, cut by one Dirichlet(alpha) draw.
 
-    The draw is repeated until every client has at least 10 graphs.
+    The draw is repeated until every client has at least 10 graphs. Every row stands
+    there once, ascending for each client.
 
     Parameters
     ----------
@@ -229,11 +222,6 @@ def quantity_skew(
         What is shared out: the training graphs.
     seed : int
         Split seed.
-
-    Returns
-    -------
-    list of int64 arrays
-        Every row once; ascending for each client.
 
     Raises
     ------

@@ -527,6 +527,8 @@ def assign_tasks(
 ) -> list[TaskIds]:
     """Give each client its tasks.
 
+    Returns those of each client, ascending; together they are every task.
+
     Parameters
     ----------
     masks : str
@@ -536,11 +538,6 @@ def assign_tasks(
         numbered from 0: ``"0-2;3,5;4"``.
     seed : int
         Split seed.
-
-    Returns
-    -------
-    list of tuple of int
-        One per client, ascending; together every task.
 
     Raises
     ------

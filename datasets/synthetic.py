@@ -48,15 +48,12 @@ def client_rows(client_id: int) -> IntArray:
 def generate_client(client_id: int, seed: int) -> GraphSet:
     """Generate the graphs of one client; other clients' graphs are not needed.
 
+    Node features are one-hot degrees, shape (num_nodes,), 16 columns.
+
     Parameters
     ----------
     seed : int
         Split seed. Graph ``g`` depends on (seed, client_id, g) only.
-
-    Returns
-    -------
-    GraphSet
-        Node features are one-hot degrees, shape (num_nodes,), 16 columns.
 
     Source
     ------
@@ -99,8 +96,6 @@ def _generate(
 ) -> IntArray:
     """Draw one graph: edges (2, num_edges) in both directions, in order.
 
-    Notes
-    -----
     PyTorch Geometric draws from NumPy's old generator and from torch's, which is the
     same Mersenne Twister. Seeded with ``seed``, ``rng`` is either of them.
     """
@@ -173,15 +168,12 @@ EDGE_PROBABILITY = (0.12, 0.03)  # within a block, and between blocks
 def generate_planted(client_id: int, seed: int) -> GraphSet:
     """Generate one client's graph; it depends on (seed, client_id) only.
 
+    It has ``NUM_NODES`` nodes; isolated ones occur.
+
     Parameters
     ----------
     seed : int
         Split seed.
-
-    Returns
-    -------
-    GraphSet
-        One graph of ``NUM_NODES`` nodes; isolated ones occur.
 
     Source
     ------

@@ -95,18 +95,14 @@ def read(x: Floats, target: Floats, others: Floats) -> tuple[Floats, Floats]:
 
     The number is the log-likelihood ratio that the noisy view itself gives, which the
     attacker knows for trials of its own. Regression on it needs far fewer trials than
-    telling the worlds apart, which differ little if noise is strong.
+    telling the worlds apart, which differ little if noise is strong. Returns
+    predictions for ``x``, each learned without its own trial, and for ``others``.
 
     Parameters
     ----------
     x : array, (num_trials, num_features)
     target : array, (num_trials,)
     others : array, (num_others, num_features)
-
-    Returns
-    -------
-    tuple of array
-        Predictions for ``x``, each learned without its own trial, and for ``others``.
     """
     model = make_pipeline(
         StandardScaler(),

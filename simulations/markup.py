@@ -102,17 +102,14 @@ def print_terminal(report: Report, console: Console) -> None:
 def fitting(table: pd.DataFrame, width: int) -> list[list[int]]:
     """Share columns out over tables that fit; each begins with the first column.
 
+    Columns of each table are ascending. One that is too wide alone is folded.
+
     Parameters
     ----------
     table : DataFrame
         Of texts.
     width : int
         Of the terminal, in characters.
-
-    Returns
-    -------
-    list of list of int
-        Columns of each table, ascending. One that is too wide alone is folded.
     """
     rows = [tuple(table.columns), *lines_of(table)]
     widths = [_PADDING + max(map(len, column)) for column in zip(*rows, strict=True)]

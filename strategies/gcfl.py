@@ -233,6 +233,8 @@ def cosine_weights(updates: FloatArray) -> FloatArray:
 def dtw_weights(series: FloatArray, *, standardize: bool = False) -> FloatArray:
     """Similarities max(beta) - beta from DTW distances beta between series.
 
+    The result has shape (num_clients, num_clients).
+
     Parameters
     ----------
     series : float array, shape (num_clients, seq_length)
@@ -240,10 +242,6 @@ def dtw_weights(series: FloatArray, *, standardize: bool = False) -> FloatArray:
     standardize : bool
         Divide each series by its standard deviation (ddof 0; no mean removal), unless
         that is below 1e-12.
-
-    Returns
-    -------
-    float array, shape (num_clients, num_clients)
 
     Source
     ------
@@ -300,16 +298,12 @@ def min_cut(weights: FloatArray) -> tuple[list[int], list[int]]:
 
     If several nodes are tied most closely to those that were added, the lowest row is
     the next. If several cuts have the smallest weight, the first that is found counts.
+    Returns row numbers of both sides, ascending; together ``range(n)``, 0 first.
 
     Parameters
     ----------
     weights : float array, shape (n, n)
         Symmetric, >= 0; larger is more alike. The diagonal is ignored.
-
-    Returns
-    -------
-    left, right : lists of int
-        Row numbers, ascending; together ``range(n)``; row 0 is in ``left``.
 
     Raises
     ------

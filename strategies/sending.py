@@ -42,8 +42,9 @@ def exchange(
 ) -> list[Message]:
     """Send messages and collect replies until all are in or the time is up.
 
-    Flower's ``send_and_receive`` sleeps a fixed 0.1 s (simulation) or 3 s
-    (deployment) between polls, which dominates short rounds.
+    Flower's ``send_and_receive`` sleeps a fixed 0.1 s (simulation) or 3 s (deployment)
+    between polls, which dominates short rounds. Returns replies in the order in which
+    they came.
 
     Parameters
     ----------
@@ -55,11 +56,6 @@ def exchange(
         Given the replies so far, says whether a round could end with them.
     late_after_s : float
         Seconds that are left for the other replies then; 0: until ``timeout_s``.
-
-    Returns
-    -------
-    list of Message
-        Replies in the order in which they came.
 
     Raises
     ------

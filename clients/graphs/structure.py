@@ -219,6 +219,8 @@ def propagate_labels(
 ) -> Tensor:
     """Y <- alpha A Y + (1 - alpha) Y_0, ``steps`` times.
 
+    Rows of the result, (num_nodes, num_classes), need not sum to 1.
+
     Parameters
     ----------
     structure : NodeStructure
@@ -227,11 +229,6 @@ def propagate_labels(
         Y_0.
     labelled : int64 tensor
         Nodes whose start is added once more after each step.
-
-    Returns
-    -------
-    float tensor, shape (num_nodes, num_classes)
-        Rows need not sum to 1.
     """
     y = start
     for _ in range(steps):

@@ -33,6 +33,8 @@ def represent(
 ) -> Tensor:
     """GIN layers, sum pooling and one linear layer, each with ReLU and dropout.
 
+    The result has shape (num_graphs, hidden).
+
     Parameters
     ----------
     x : tensor, shape (num_nodes, hidden)
@@ -42,10 +44,6 @@ def represent(
         Probability of dropout; see ``ops.relu_dropout``.
     generator : torch.Generator, optional
         Without one there is no dropout.
-
-    Returns
-    -------
-    tensor, shape (num_graphs, hidden)
     """
     masks: list[tuple[Tensor, float]] = []
     if generator is not None and p > 0:

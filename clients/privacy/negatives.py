@@ -73,17 +73,14 @@ class NegativeQueue:
 
         Candidates are the entries whose labels differ in at least one task observed in
         both. Drawn uniformly, with replacement only if there are fewer than ``k``.
+        Returns places in ``entries``, shape (n, k); a row of -1 where there is no
+        candidate.
 
         Parameters
         ----------
         positions : int64 array, shape (n,)
         y : float array, shape (num_graphs, num_tasks)
             Labels of all of the client's graphs, NaN if not observed.
-
-        Returns
-        -------
-        int64 array, shape (n, k)
-            Places in ``entries``; a row of -1 where there is no candidate.
         """
         chosen = np.full((len(positions), k), -1, np.int64)
         if not len(self) or not k:

@@ -71,10 +71,7 @@ class _ArraysOnly(pickle.Unpickler):
 def read_part(path: Path) -> NDArray[Any]:
     """Read one of Planetoid's files.
 
-    Returns
-    -------
-    array
-        A matrix of float32; edges (2, num_edges) of the graph; or numbers of nodes.
+    Returns a matrix of float32; edges (2, num_edges) of the graph; or numbers of nodes.
 
     Raises
     ------
@@ -251,7 +248,8 @@ def load_node_graph(
 ) -> GraphSet:
     """Load the largest connected component of a graph, as a set of one graph.
 
-    Edges are made undirected, loops and repeats dropped; nodes keep their order.
+    Edges are made undirected, loops and repeats dropped; nodes keep their order. Arrays
+    are memory-mapped; ``y`` has the nodes' classes.
 
     Parameters
     ----------
@@ -264,11 +262,6 @@ def load_node_graph(
         As in :func:`~datasets.cache.raw_folder`.
     cache_dir : str
         Cache folder; "" means FEDGRAPH_CACHE, and without it the user's cache.
-
-    Returns
-    -------
-    GraphSet
-        Memory-mapped; x float32 (num_nodes, num_features), y the nodes' classes.
 
     Raises
     ------

@@ -100,13 +100,9 @@ class RawTables:
     edge_labels: IntArray
     edge_attributes: NDArray[np.float32]
 
-    @property
-    def label_ranges(self) -> list[tuple[int, int]]:
-        """Smallest and largest label of nodes in each column of labels."""
-        return _ranges(self.labels)
-
 
 def _ranges(labels: IntArray) -> list[tuple[int, int]]:
+    """Smallest and largest label in each column."""
     low, high = labels.min(axis=0), labels.max(axis=0)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
@@ -363,7 +359,7 @@ def _features(
     name: str, features: str, tables: RawTables, degrees: IntArray
 ) -> tuple[NDArray[Any], int, str]:
     """Return x, its width, and what its columns are."""
-    num_attributes, ranges = tables.attributes.shape[1], tables.label_ranges
+    num_attributes, ranges = tables.attributes.shape[1], _ranges(tables.labels)
     if features == "attributes" and not num_attributes:
         raise DataError(
             f"{name} has no node attributes, which features 'attributes' asks for; set"

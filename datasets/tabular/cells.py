@@ -151,7 +151,8 @@ def with_points(
     for name, cells in columns.items():
         if not any("," in c or "." in c for c in cells):
             continue
-        are = {c: _is_meant(c) for c in {*cells} if not is_missing(c)}
+        given = [c for c in {*cells} if not is_missing(c)]
+        are = {c: bool(_PLAIN.fullmatch(c) or readings(c)) for c in given}
         known = [c for c in cells if c in are]
         numbers = [c for c in known if are[c]]
         if len(numbers) >= _MOST * len(known):
@@ -179,10 +180,6 @@ def with_points(
             c.replace(",", ".") if _COMMA.fullmatch(c) else c for c in columns[name]
         ]
     return list(found), None
-
-
-def _is_meant(cell: str) -> bool:
-    return _PLAIN.fullmatch(cell) is not None or bool(readings(cell))
 
 
 def read_day(cell: str) -> float:

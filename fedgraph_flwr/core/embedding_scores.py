@@ -66,15 +66,12 @@ TRANSFORMS = tuple(_TRANSFORMS)
 def match_clusters(labels: ArrayLike, assignment: ArrayLike, num_classes: int) -> Ints:
     """Name clusters after classes, one to one, so that most graphs are right.
 
+    Returns the class that each graph's cluster is named after, shape (N,).
+
     Parameters
     ----------
     labels, assignment : array_like of int, shape (N,)
         Class and cluster of each graph, both in [0, num_classes).
-
-    Returns
-    -------
-    ndarray of int64, shape (N,)
-        The class that each graph's cluster is named after.
 
     Source
     ------

@@ -396,12 +396,8 @@ def write_once(path: Path, content: bytes) -> bytes:
     """Write ``path`` unless it is there, for the owner's eyes only.
 
     A reader finds it whole or not at all; of several writers at once one wins. It is on
-    the disk when this returns, and outlives a power cut.
-
-    Returns
-    -------
-    bytes
-        What the file holds now: ``content``, or what was there before.
+    the disk when this returns, and outlives a power cut. Returns what the file holds
+    now: ``content``, or what was there before.
 
     Raises
     ------

@@ -106,6 +106,8 @@ def serve(
 ) -> dict[int, Parcel]:
     """Ask each client; one that fails is reported, and the others go on.
 
+    Returns replies of clients whose state is on the disk; of others, why they failed.
+
     Parameters
     ----------
     visit : Visit
@@ -118,11 +120,6 @@ def serve(
         What each client is sent.
     header : mapping
         What all of them are told.
-
-    Returns
-    -------
-    dict of int to Parcel
-        Of each client whose state is on the disk a reply, of others why they failed.
     """
     import torch
 

@@ -43,10 +43,7 @@ def drop_rounds(folder: Path, *, after: int) -> None:
 def lock_folder(folder: Path) -> int:
     """Keep other runs out of a results folder until this process closes or ends.
 
-    Returns
-    -------
-    int
-        Descriptor to close.
+    Returns a descriptor to close.
 
     Raises
     ------
@@ -102,10 +99,7 @@ def check_roll_call(
 ) -> dict[str, Any]:
     """Compare who takes part, and the common start, with those of the first roll call.
 
-    Returns
-    -------
-    dict
-        Contents of ``roll-call.json``.
+    Returns the contents of ``roll-call.json``.
 
     Raises
     ------

@@ -17,10 +17,7 @@ REPORT = "dry-run.json"
 def report(folder: RunFolder, strategy: AbstractGraphStrategy) -> dict[str, Any]:
     """Empty the folder of a dry run, but for a report of what its round took.
 
-    Returns
-    -------
-    dict
-        Seconds and bytes of each client, and about those of the planned run.
+    Returns seconds and bytes of each client, and about those of the planned run.
     """
     settings, so_far = folder.resolved.settings, folder.so_far
     bytes_of: dict[int, dict[str, int]] = {c: {} for c in sorted(strategy.clients)}

@@ -26,6 +26,8 @@ DRAWERS: tuple[Drawer, ...] = (
 def draw_all(folder: Path, rounds: Sequence[int] | None = None) -> list[Path]:
     """Draw every figure that a folder has the data for.
 
+    Returns the files drawn.
+
     Parameters
     ----------
     folder : Path
@@ -33,10 +35,5 @@ def draw_all(folder: Path, rounds: Sequence[int] | None = None) -> list[Path]:
     rounds : sequence of int, optional
         Rounds of figures that show a single round. If left out: each figure's own
         choice, which is that of the end of a run.
-
-    Returns
-    -------
-    list of Path
-        The files drawn.
     """
     return [path for draw in DRAWERS for path in draw(folder, rounds)]

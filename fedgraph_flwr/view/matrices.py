@@ -84,17 +84,14 @@ def draw_task_relations(
 ) -> list[Path]:
     """Draw Omega of each client as correlations of tasks.
 
+    Makes ``task-covariance-round-<t>.png`` of each round that has a readable file.
+
     Parameters
     ----------
     run_dir : Path
         A results folder.
     rounds : sequence of int, optional
         If left out: the last that was kept.
-
-    Returns
-    -------
-    list of Path
-        ``task-covariance-round-<t>.png`` of each round that has a readable file.
     """
     kept = read_rounds(run_dir)
     summary = read_summary(run_dir)
