@@ -271,10 +271,7 @@ class Teacher:
 class Neighbourhood:
     """Heads and covariances around one client.
 
-    Parameters
-    ----------
-    own : tuple of int
-        S_k, ascending.
+    ``own`` is S_k, ascending.
     """
 
     def __init__(self, client_id: int, own: tuple[int, ...]) -> None:

@@ -48,12 +48,8 @@ def client_rows(client_id: int) -> IntArray:
 def generate_client(client_id: int, seed: int) -> GraphSet:
     """Generate the graphs of one client; other clients' graphs are not needed.
 
-    Node features are one-hot degrees, shape (num_nodes,), 16 columns.
-
-    Parameters
-    ----------
-    seed : int
-        Split seed. Graph ``g`` depends on (seed, client_id, g) only.
+    Node features are one-hot degrees, shape (num_nodes,), 16 columns. Graph ``g``
+    depends on (seed, client_id, g) only.
 
     Source
     ------
@@ -169,11 +165,6 @@ def generate_planted(client_id: int, seed: int) -> GraphSet:
     """Generate one client's graph; it depends on (seed, client_id) only.
 
     It has ``NUM_NODES`` nodes; isolated ones occur.
-
-    Parameters
-    ----------
-    seed : int
-        Split seed.
 
     Source
     ------

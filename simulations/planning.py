@@ -51,12 +51,8 @@ def machine() -> tuple[float, float]:
 def num_actors(there: tuple[float, float], *, nodes: int, gpus: float) -> int:
     """Count processes that train at the same time, as Flower lets Ray start them.
 
-    An actor has one core; with ``gpus`` > 0 it also has that share of a GPU.
-
-    Parameters
-    ----------
-    there : (float, float)
-        Cores and GPUs.
+    An actor has one core; with ``gpus`` > 0 it also has that share of a GPU. ``there``
+    has cores and GPUs.
 
     Raises
     ------

@@ -105,10 +105,7 @@ def power(degree: Tensor, exponent: float) -> Tensor:
 class SparseStructure(CleanStructure):
     """Clean graphs by sparse products; sums are those of a dense 0/1 matrix.
 
-    Parameters
-    ----------
-    batch : Batch
-        Undirected graphs without loops.
+    Graphs are undirected, without loops.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -141,12 +138,8 @@ class SparseStructure(CleanStructure):
 class OneGraph(CleanStructure):
     """A single clean graph as a dense 0/1 matrix: few, short operations.
 
-    A molecule is so small that the number of operations counts, not their size.
-
-    Parameters
-    ----------
-    batch : Batch
-        One undirected graph without loops.
+    A molecule is so small that the number of operations counts, not their size. It is
+    undirected, without loops.
     """
 
     def __init__(self, batch: Batch) -> None:

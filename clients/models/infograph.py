@@ -73,10 +73,7 @@ class GINLayer(nn.Module):
 class ProjectionNetwork(nn.Module):
     """Three linear layers, an activation after each, plus a linear shortcut.
 
-    Parameters
-    ----------
-    activation : callable
-        Makes an activation module, once per layer.
+    ``activation`` makes an activation module, once per layer.
     """
 
     def __init__(

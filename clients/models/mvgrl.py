@@ -73,10 +73,7 @@ class GCN(nn.Module):
 class MVGRL(nn.Module):
     """Two GCN encoders, one per view, and projections that both views share.
 
-    Parameters
-    ----------
-    hidden_dim, num_layers : int
-        Embeddings have ``hidden_dim`` columns.
+    Embeddings have ``hidden_dim`` columns.
     """
 
     def __init__(

@@ -47,13 +47,7 @@ class WeightedGINConv(nn.Module):
 
 
 class WeightedGIN(nn.Module):
-    """Encoder of graphs, without readout parameters.
-
-    Parameters
-    ----------
-    generator : torch.Generator
-        Initialises all tensors.
-    """
+    """Encoder of graphs, without readout parameters."""
 
     def __init__(
         self,

@@ -25,10 +25,7 @@ _NOTHING = np.zeros(0, np.float32)
 class NegativeQueue:
     """First in, first out; at most ``capacity`` entries.
 
-    Parameters
-    ----------
-    capacity : int
-        N of the paper's Table I.
+    ``capacity`` is N of the paper's Table I.
 
     Attributes
     ----------

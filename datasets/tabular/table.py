@@ -153,11 +153,8 @@ def is_one_graph(folder: Path) -> bool:
 def find_tables(folder: Path, *, whole_graphs: bool) -> Tables:
     """Find the tables of one client.
 
-    Parameters
-    ----------
-    folder : Path
-        With ``nodes``, ``edges`` and, for whole graphs, ``graphs``, each as ``.csv``,
-        ``.csv.gz`` or ``.parquet``.
+    Its folder has ``nodes``, ``edges`` and, for whole graphs, ``graphs``, each as
+    ``.csv``, ``.csv.gz`` or ``.parquet``.
 
     Raises
     ------

@@ -44,10 +44,7 @@ _MOST_PROBLEMS = 50
 class AuditLog:
     """A file of chained lines, for the owner's eyes only.
 
-    Parameters
-    ----------
-    path : path
-        Made with the first line.
+    It is made with the first line.
     """
 
     def __init__(self, path: Path) -> None:

@@ -624,10 +624,7 @@ class Statistics:
 def measure(partition: GraphPartition, *, is_binary: bool) -> Statistics:
     """Measure all graphs of a client.
 
-    Parameters
-    ----------
-    is_binary : bool
-        Whether targets, if there are any, are 0 or 1.
+    ``is_binary`` says whether targets, if there are any, are 0 or 1.
     """
     graphs = partition.graphs
     degrees, count, y = graphs.degrees(), len(graphs), np.asarray(graphs.y)

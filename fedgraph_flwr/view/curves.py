@@ -45,11 +45,6 @@ _TIE = 1e-9  # points; rounding must not turn a tie into a loss
 def draw_run(run_dir: Path, _rounds: Sequence[int] | None = None) -> list[Path]:
     """Draw scores and norms of updates over the rounds of a run.
 
-    Parameters
-    ----------
-    run_dir : Path
-        A results folder.
-
     Returns
     -------
     list of Path
