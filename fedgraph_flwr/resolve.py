@@ -14,6 +14,7 @@ from .core.config import AUTO, PAPER, RunSettings, Settings, build, check_tables
 from .core.errors import ConfigError
 from .core.plugins import PluginSettings
 from .core.privacy_settings import PrivacySettings, check_privacy, private_features
+from .core.robust_settings import RobustSettings, check_robust, describe_noisy
 from .core.rules import Value
 from .core.tasks import OF_EDGES, TASKS, TaskSettings
 from .registry import METHODS, MethodOnTask, find_method, on_data
@@ -44,7 +45,7 @@ def tables() -> list[type[Settings]]:
     of_tasks = (task.settings for task in TASKS)
     of_methods = (m.params for m in METHODS.values() if m.params.TABLE)
     own = dict.fromkeys((*of_tasks, *of_methods))
-    return [RunSettings, PrivacySettings, PluginSettings, *own]
+    return [RunSettings, PrivacySettings, RobustSettings, PluginSettings, *own]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,7 @@ class Resolved:
     params: Settings
     task: TaskSettings
     privacy: PrivacySettings
+    robust: RobustSettings
     plugin: PluginSettings | None = None  # where method or data set are plug-ins
     warnings: tuple[str, ...] = ()  # what is set and means nothing, to be warned of
 
@@ -116,6 +118,7 @@ class Resolved:
         return {
             **self.settings.to_config(),
             **self.privacy.to_config(),
+            **self.robust.to_config(),
             **self.task.to_config(),
             **(self.params.to_config() if is_known else {}),
             **(self.plugin.to_config() if self.plugin else {}),
@@ -160,19 +163,30 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
                 " switch that off, or set method to another"
             )
     _check_together(name, method, settings, params, privacy)
+    robust = build(RobustSettings, run_config, {})
+    check_robust(robust, settings, method.strategy.NO_RULE)
     return Resolved(
         settings=settings,
         params=params,
         task=task,
         privacy=privacy,
+        robust=robust,
         plugin=plugin,
         warnings=(
             *_unread(
                 run_config,
                 settings,
-                (settings, privacy, task, params, *((plugin,) if plugin else ())),
+                (
+                    settings,
+                    privacy,
+                    robust,
+                    task,
+                    params,
+                    *((plugin,) if plugin else ()),
+                ),
             ),
             *params.warnings(settings.num_server_rounds),
+            *describe_noisy(robust, privacy.update_clip),
         ),
     )
 

@@ -281,6 +281,7 @@ def _make_strategy(folder: RunFolder, tracking: Tracking) -> AbstractGraphStrate
         evaluator=PooledEvaluation(resolved) if pools else TaskRelations(),
         stopper=_stopper(folder),
         privacy=resolved.privacy,
+        robust=resolved.robust,
     )
 
 

@@ -28,6 +28,7 @@ class AdaFGL(FedAvg):
 
     ONE_MODEL = False
     NO_HOLD_OUT = "every client ends with a model that it trains by itself"
+    NO_RULE = ""
     params: AdaFGLParams
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

@@ -7,14 +7,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from statistics import median_high, median_low
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgraph_flwr.core.errors import WireError
 from fedgraph_flwr.core.wire import NamedArrays
 
-_FAR = 300  # times what is usual: out of all proportion
+FloatArray: TypeAlias = NDArray[np.float64]
 _SERVER = -1  # no client
 _STATISTIC = "running_"  # in names of what layers know of batches, and do not train
 CURE_CLIENT = "lower the learning rate or look at that client's data"
@@ -89,6 +90,18 @@ def outweighing(weights: Mapping[int, float], sites: Mapping[int, str]) -> str:
     )
 
 
+def flatten(model: NamedArrays) -> FloatArray:
+    """Concatenate all tensors, by name, into one float64 vector."""
+    return np.concatenate([model[n].ravel().astype(np.float64) for n in sorted(model)])
+
+
+def unflatten(vector: FloatArray, like: NamedArrays) -> NamedArrays:
+    """Cut a vector that :func:`flatten` made back into tensors shaped as ``like``."""
+    cuts = np.cumsum([like[n].size for n in sorted(like)])[:-1]
+    parts = dict(zip(sorted(like), np.split(vector, cuts), strict=True))
+    return {n: parts[n].reshape(a.shape).astype(a.dtype) for n, a in like.items()}
+
+
 def check_same_layout(models: Sequence[NamedArrays]) -> None:
     """Raise WireError unless all models have the same finite, equally shaped arrays."""
     expected = _layout(models[0])
@@ -114,7 +127,7 @@ def find_bad_array(model: NamedArrays, *, cure: str = CURE_CLIENT) -> str:
 
 
 def out_of_proportion(
-    models: Mapping[int, NamedArrays], sent: NamedArrays
+    models: Mapping[int, NamedArrays], sent: NamedArrays, guard: float
 ) -> dict[int, str]:
     """Name clients one of whose arrays holds far larger numbers than is usual.
 
@@ -129,6 +142,8 @@ def out_of_proportion(
         By client; with names of the same arrays.
     sent : dict of str to array
         What they were trained from, if anything was sent.
+    guard : float
+        Times what is usual: ``robust.guard``.
     """
     sizes: dict[str, dict[int, float]] = {}
     for client, model in [(_SERVER, sent), *sorted(models.items())]:
@@ -138,13 +153,13 @@ def out_of_proportion(
     for name, of in sorted(sizes.items()):
         median = median_high if _STATISTIC in name else median_low
         usual = median(of.values())
-        most = _FAR * max(1.0, usual)
+        most = guard * max(1.0, usual)
         for client, size in of.items():
             if size > most and client != _SERVER:
                 words = (
                     f"array {name!r} holds numbers as large as {size:.3g}, where"
                     f" {usual:.3g} is usual in this round, and {most:.3g} allowed;"
-                    f" {CURE_CLIENT}"
+                    f" {CURE_CLIENT}, or raise robust.guard"
                 )
                 found.setdefault(client, words)
     return found

@@ -13,6 +13,7 @@ from functools import cached_property
 from logging import INFO
 from typing import Any, cast
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -21,11 +22,23 @@ from typing_extensions import override
 
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
-from fedgraph_flwr.core.wire import WEIGHTS_HASH, Parcel
+from fedgraph_flwr.core.robust_settings import WEIGHT
+from fedgraph_flwr.core.seeding import numpy_rng
+from fedgraph_flwr.core.wire import WEIGHTS_HASH, NamedArrays, Parcel
+from fedgraph_flwr.core.words import shortened
 
-from .averaging import find_bad_array, outweighing
+from .averaging import (
+    FloatArray,
+    check_same_layout,
+    find_bad_array,
+    flatten,
+    outweighing,
+    unflatten,
+    weighted_mean,
+)
 from .paper import Paper
-from .round_report import ClientInfo, Rarest, RoundReport
+from .robust import join, levelled
+from .round_report import ClientInfo, Evaluation, Rarest, RoundReport
 from .rounds import Round
 from .sending import exchange
 
@@ -54,17 +67,95 @@ class AbstractGraphStrategy(Paper, Strategy):
     def outweighing(self) -> str:
         """Say who makes up most of each average, if somebody does.
 
+        With a rule it is who counts for less than a mean would have it.
         A strategy with weights of its own has to look after them itself.
         """
         is_usual = type(self).weight is AbstractGraphStrategy.weight
         if not (is_usual and self.HAS_MODEL):
             return ""
-        return outweighing({c: self.weight(c) for c in self.trainers()}, self.sites)
+        weights = {c: self.weight(c) for c in self.trainers()}
+        if self.robust.is_on:
+            is_alike = self.robust.counts_alike
+            return levelled(weights, self.robust.rule) if is_alike else ""
+        return outweighing(weights, self.sites)
 
     @property
     def report(self) -> RoundReport:
         """Report of the round that is under way."""
         return self.round.report
+
+    def combine(
+        self,
+        models: Mapping[int, NamedArrays],
+        weights: Mapping[int, float],
+        sent: NamedArrays,
+    ) -> NamedArrays:
+        """Make one model of the clients': their mean, or as ``robust.rule`` says.
+
+        Parameters
+        ----------
+        models, weights : mapping
+            By client, ascending. Weights are >= 0 and not all zero.
+        sent : dict of str to array
+            What these clients trained from: a rule compares updates.
+        """
+        if not self.robust.is_on:
+            return weighted_mean([*models.values()], [*weights.values()])
+        check_same_layout([sent, *models.values()])
+        is_float = {n: a.dtype.kind == "f" for n, a in sent.items()}
+        start = {n: a for n, a in sent.items() if is_float[n]}
+        base = flatten(start)
+        updates = {
+            c: flatten({n: m[n] for n in start}) - base for c, m in models.items()
+        }
+        joined = unflatten(base + self.join(updates, weights), start)
+        counters = {n: [m[n] for m in models.values()] for n in sent.keys() - start}
+        for name, values in counters.items():
+            middle = np.rint(np.median(np.stack(values).astype(float), axis=0))
+            joined[name] = middle.astype(sent[name].dtype)
+        return {n: joined[n] for n in sent}
+
+    def join(
+        self, updates: Mapping[int, FloatArray], weights: Mapping[int, float]
+    ) -> FloatArray:
+        """Join clients' updates by ``robust.rule``, and report each one's part of it.
+
+        Clients without weight, which have nothing to train on, do not count.
+
+        Raises
+        ------
+        RunFailedError
+            The rule needs more clients to bear so many hostile ones.
+        """
+        how, number = self.robust, self.report.server_round
+        counted = [c for c in sorted(updates) if weights[c] > 0]
+        if len(counted) < how.least:
+            raise RunFailedError(
+                f"round {number}: {len(counted)} clients count in an average,"
+                f" robust.rule {how.rule!r} needs {how.least} to bear {how.hostile}"
+                f" hostile ones ({shortened(counted)} replied with training data). Mend"
+                " the other clients and resume, or start a run with a lower"
+                " robust.hostile"
+            )
+        joined, parts = join(
+            np.stack([updates[c] for c in counted]),
+            np.array([weights[c] for c in counted]),
+            how,
+            numpy_rng(self.settings.seed, "server", number, "buckets"),
+        )
+        self.report.evaluations += [
+            Evaluation(
+                server_round=number,
+                client=c,
+                split="train",
+                point="update",
+                metric=WEIGHT,
+                value=float(part) * len(counted),
+                num_examples=self.clients[c].num_train,
+            )
+            for c, part in zip(counted, parts, strict=True)
+        ]
+        return joined
 
     # Flower's interface ----------------------------------------------------------
 

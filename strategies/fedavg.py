@@ -14,7 +14,6 @@ from typing_extensions import override
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
 
-from .averaging import weighted_mean
 from .base import AbstractGraphStrategy
 from .replies import Layout, layout_of
 
@@ -24,6 +23,7 @@ class FedAvg(AbstractGraphStrategy):
 
     ONE_MODEL = True
     NO_HOLD_OUT = ""
+    NO_RULE = ""
 
     @override
     def initialise(self, arrays: NamedArrays) -> None:
@@ -51,10 +51,10 @@ class FedAvg(AbstractGraphStrategy):
 
         The new model goes into ``self.theta``, with names, shapes and types of the old.
         """
-        weights = [self.weight(c) for c in replies]
-        if sum(weights) != 0:
-            models = [select(SHARED, p.arrays) for p in replies.values()]
-            self.theta = weighted_mean(models, weights)
+        weights = {c: self.weight(c) for c in replies}
+        if sum(weights.values()) != 0:
+            models = {c: select(SHARED, p.arrays) for c, p in replies.items()}
+            self.theta = self.combine(models, weights, self.theta)
 
     @override
     def models(self) -> dict[str, NamedArrays]:

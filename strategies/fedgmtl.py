@@ -40,6 +40,8 @@ class FedGMTL(FedAvg):
     then that of the round before stays.
     """
 
+    NO_RULE = ""
+
     @override
     def hands_over(self) -> tuple[str, ...]:
         return RECORD, RECORD_IDS

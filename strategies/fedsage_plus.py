@@ -36,6 +36,7 @@ class FedSagePlus(FedAvg):
 
     ONE_MODEL = False
     NO_HOLD_OUT = "every client trains a generator of neighbours for its own graph"
+    NO_RULE = ""
     params: FedSagePlusParams
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

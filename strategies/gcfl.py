@@ -7,7 +7,7 @@ thresholds, alpha cosine similarity, beta DTW distance, Q_i history of norms.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any, TypeAlias, final
@@ -28,12 +28,15 @@ from fedgraph_flwr.core.words import client_ranges, name_clients, shortened
 from fedgraph_flwr.methods.fedavg import DELTA, SHARED
 from fedgraph_flwr.methods.gcfl import GRAD_NORM, GCFLParams
 
-from .averaging import check_same_layout
+from .averaging import FloatArray, check_same_layout, flatten, unflatten
 from .base import AbstractGraphStrategy
 from .replies import Layout, layout_of
 from .round_report import Evaluation
 
-FloatArray: TypeAlias = NDArray[np.float64]
+# Joins updates by client, given their weights; None: their weighted mean.
+Join: TypeAlias = (
+    Callable[[Mapping[int, FloatArray], Mapping[int, float]], FloatArray] | None
+)
 _BLOCK = 64  # rows whose distances to all others are computed at a time
 
 
@@ -59,15 +62,19 @@ def step(
     server_round: int,
     use_dtw: bool,
     uniform: bool = False,
+    join: Join = None,
+    least: int = 1,
 ) -> tuple[GCFLState, list[int]]:
     """One round: extend histories, split, average within the new clusters.
 
     Returns the new state and the positions (in the old state) of clusters that were
     split. A cluster is split only when all of its members replied: an older update is
     of another model, whose norm and direction the paper does not compare. ``uniform``
-    averages updates without regard to training sizes. Histories of a cluster grow in
-    the same rounds, those in which all of its members replied: norms fall over the
-    rounds, and older ones would cut off a client for having been away.
+    averages updates without regard to training sizes; ``join`` takes the place of the
+    mean, and no cluster gets fewer than the ``least`` clients that it needs. Histories
+    of a cluster grow in the same rounds, those in which all of its members replied:
+    norms fall over the rounds, and older ones would cut off a client for having been
+    away.
 
     Source
     ------
@@ -99,14 +106,16 @@ def step(
                 use_dtw=use_dtw,
             )
             if weights is not None:
-                parts = [tuple(members[i] for i in rows) for rows in min_cut(weights)]
-                split.append(position)
-                if use_dtw:  # at once, so that no second cluster splits this round
-                    history = dict.fromkeys(history, ())
+                cut = [tuple(members[i] for i in rows) for rows in min_cut(weights)]
+                if min(map(len, cut)) >= least:
+                    parts = cut
+                    split.append(position)
+                    if use_dtw:  # at once, so that no second splits this round
+                        history = dict.fromkeys(history, ())
         weights_of = dict.fromkeys(sizes, 1.0) if uniform else sizes
         for part in parts:
             clusters.append(part)
-            theta.append(_advance(state.theta[position], part, flat, weights_of))
+            theta.append(_advance(state.theta[position], part, flat, weights_of, join))
     new = GCFLState(
         clusters=tuple(clusters),
         theta=tuple(theta),
@@ -178,6 +187,7 @@ def _advance(
     members: Sequence[int],
     flat: Mapping[int, FloatArray],
     weights: Mapping[int, float],
+    join: Join,
 ) -> NamedArrays:
     """Theta_k + sum_i (n_i / N_k) Delta_i over the members that replied (Eq. 7)."""
     present = [c for c in members if c in flat]
@@ -186,23 +196,14 @@ def _advance(
     total = sum(weights[c] for c in present)
     if not total:  # nobody there has anything to train on
         return theta
-    mean = np.zeros_like(flat[present[0]])
-    for c in present:  # ascending, which fixes the rounding
-        mean += (weights[c] / total) * flat[c]
+    if join is not None:
+        mean = join({c: flat[c] for c in present}, weights)
+    else:
+        mean = np.zeros_like(flat[present[0]])
+        for c in present:  # ascending, which fixes the rounding
+            mean += (weights[c] / total) * flat[c]
     update = unflatten(mean, theta)
     return {n: np.add(a, update[n]) for n, a in theta.items()}
-
-
-def flatten(model: NamedArrays) -> FloatArray:
-    """Concatenate all tensors, by name, into one float64 vector."""
-    return np.concatenate([model[n].ravel().astype(np.float64) for n in sorted(model)])
-
-
-def unflatten(vector: FloatArray, like: NamedArrays) -> NamedArrays:
-    """Cut a vector that :func:`flatten` made back into tensors shaped as ``like``."""
-    cuts = np.cumsum([like[n].size for n in sorted(like)])[:-1]
-    parts = dict(zip(sorted(like), np.split(vector, cuts), strict=True))
-    return {n: parts[n].reshape(a.shape).astype(a.dtype) for n, a in like.items()}
 
 
 def mean_update_norm(updates: FloatArray) -> float:
@@ -357,6 +358,7 @@ class GCFL(AbstractGraphStrategy):
     """GCFL (cosine of last updates) or, with ``use_dtw``, GCFL+ (DTW of histories)."""
 
     NO_HOLD_OUT = ""
+    NO_RULE = ""
     UNSPLIT = "never split: FedAvg up to rounding"
     params: GCFLParams
 
@@ -405,6 +407,8 @@ class GCFL(AbstractGraphStrategy):
             server_round=server_round,
             use_dtw=self.use_dtw,
             uniform=self.settings.weighting == "uniform",
+            join=self.join if self.robust.is_on else None,
+            least=self.robust.least,
         )
         for client, parcel in replies.items():
             self.report.evaluations.append(

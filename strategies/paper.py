@@ -12,6 +12,7 @@ from fedgraph_flwr.core.data import hash_federation
 from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.network import Network
 from fedgraph_flwr.core.privacy_settings import PrivacySettings
+from fedgraph_flwr.core.robust_settings import RobustSettings
 from fedgraph_flwr.core.wire import (
     BY_PRECISION,
     CLASS_WEIGHTS,
@@ -101,6 +102,8 @@ class Paper(ABC):
         before each round.
     privacy : PrivacySettings, optional
         What the run protects, None: nothing. Clients report nothing else as spent.
+    robust : RobustSettings, optional
+        Rule that replaces the mean, and the guard; None: the defaults.
     """
 
     HAS_MODEL: ClassVar[bool] = True  # common to several clients
@@ -113,6 +116,9 @@ class Paper(ABC):
     # Why no client can be held out from training; "" where the server has a model for
     # a client that never trains.
     NO_HOLD_OUT: ClassVar[str] = "its server has no model for clients that never train"
+    # Why ``robust.rule`` cannot replace a mean; "" where :meth:`step` asks ``combine``
+    # or ``join`` for every mean. Whoever overrides ``step`` says it anew.
+    NO_RULE: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -124,10 +130,12 @@ class Paper(ABC):
         evaluator: Evaluator | None = None,
         stopper: Stopper = lambda _evaluations: False,
         privacy: PrivacySettings | None = None,
+        robust: RobustSettings | None = None,
     ) -> None:
         self.settings = settings
         self.params = params
         self.privacy = privacy
+        self.robust = robust or RobustSettings()
         self.experiment = experiment
         self.observer = observer
         self.evaluator = evaluator or Evaluator()
@@ -152,6 +160,12 @@ class Paper(ABC):
         self._began_at = 0.0
         self._clock_s = 0.0  # Unix time when the round began, less monotonic time
         self._unseen: RoundReport | None = None  # by the observer
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Let no rule pass in silence: a new ``step`` may average in its own way."""
+        super().__init_subclass__(**arguments)
+        if "step" in vars(cls) and "NO_RULE" not in vars(cls):
+            cls.NO_RULE = "its server does not average models by combine()"
 
     # What a paper fills in -------------------------------------------------------
 

@@ -96,6 +96,7 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
     """
 
     OWN_CLUSTERS = True
+    NO_RULE = "each client has an average of its own, which leaves unlike ones out"
     outweighing = ""  # by the weights of the last round
 
     @override

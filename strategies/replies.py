@@ -186,14 +186,18 @@ def _too_large(arrays: NamedArrays, fields: tuple[Field, ...]) -> str:
     return ""
 
 
-def find_absurd(parcels: Mapping[int, Parcel], sent: NamedArrays) -> dict[int, str]:
+def find_absurd(
+    parcels: Mapping[int, Parcel], sent: NamedArrays, guard: float
+) -> dict[int, str]:
     """Name clients whose models or updates hold numbers out of all proportion.
 
     See :func:`~strategies.averaging.out_of_proportion`; ``sent`` is what one of them
-    got.
+    got, ``guard`` is ``robust.guard``, which 0 switches off.
     """
+    if not guard:
+        return {}
     models = {c: _compared(p.arrays) for c, p in parcels.items()}
-    return out_of_proportion(models, _compared(sent))
+    return out_of_proportion(models, _compared(sent), guard)
 
 
 def _compared(arrays: NamedArrays) -> NamedArrays:

@@ -291,7 +291,7 @@ class Round:
             if (words := misfit(measured_round, c, p.evaluation, names))
         }
         good = {c: p for c, p in good.items() if c not in reasons}
-        reasons |= find_absurd(good, self._one_sent)
+        reasons |= find_absurd(good, self._one_sent, strategy.robust.guard)
         good = {c: p for c, p in good.items() if c not in reasons}
         if is_training:
             reasons |= strategy.misfits(good)

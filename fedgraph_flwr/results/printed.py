@@ -151,6 +151,8 @@ def summary_table(summary: dict[str, Any]) -> str:
         out.print(_own_and_unseen(summary["metric"], seen))
     if summary["privacy"] is not None:
         out.print(summary["privacy"]["says"])
+    if "robust" in summary:
+        out.print(summary["robust"]["says"])
     if "disclosed" in summary:
         out.print(summary["disclosed"])
     if summary["network"] is not None:

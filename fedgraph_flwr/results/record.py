@@ -10,6 +10,7 @@ import numpy as np
 
 from strategies.round_report import HELD_OUT, LedgerEntry, RoundReport
 
+from ..core.robust_settings import LEFT_OUT, WEIGHT
 from ..core.tasks import (
     BY_TASK,
     CONFUSION,
@@ -22,6 +23,7 @@ from ..core.tasks import (
 )
 from .selection import RECEIVED, TRAINED, Table, summarize
 
+COUNTED = ("train", "update", WEIGHT)  # how much clients did in averages by a rule
 OWNERSHIP = ("own", "unseen")  # tasks of which a client has labels, and the others
 
 
@@ -181,6 +183,21 @@ class RunRecord:
             }
         return found
 
+    def counted(self) -> dict[str, dict[str, float]]:
+        """How much each client counted in averages by a rule, over its rounds."""
+        of_clients: dict[int, list[float]] = {}
+        for _, found in sorted(self._tables.get(COUNTED, {}).items()):
+            for client, weight in found.items():
+                of_clients.setdefault(client, []).append(weight)
+        return {
+            str(client): {
+                "rounds": len(weights),
+                "left_out": sum(w < LEFT_OUT for w in weights),
+                "mean_weight": fmean(weights),
+            }
+            for client, weights in sorted(of_clients.items())
+        }
+
     def held_out_at(self, server_round: int) -> dict[str, Any]:
         """Scores of clients that never train, on the models after a round."""
         values = self.table(point=HELD_OUT).get(server_round, {})
@@ -238,7 +255,7 @@ class RunRecord:
     def _add(
         self, where: tuple[str, str, str], number: int, client: int, value: float
     ) -> None:
-        if where[1] in (RECEIVED, TRAINED, HELD_OUT):
+        if where[1] in (RECEIVED, TRAINED, HELD_OUT) or where == COUNTED:
             self._tables.setdefault(where, {}).setdefault(number, {})[client] = value
 
     def _add_bytes(self, ledger: Iterable[LedgerEntry]) -> None:

@@ -96,7 +96,7 @@ def test_models_that_cannot_be_averaged(average, other, match):
 def test_numbers_out_of_all_proportion_are_named(name, sizes, sent, absurd):
     model = {} if sent is None else {name: np.float32([sent]), "more": np.float32([1])}
     models = {c: {name: np.float32([0, -size])} for c, size in enumerate(sizes)}
-    found = out_of_proportion(models, model)
+    found = out_of_proportion(models, model, 300)
     assert sorted(found) == absurd
     for words in found.values():
         assert f"array '{name}' holds numbers as large as" in words
