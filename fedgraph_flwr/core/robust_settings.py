@@ -17,7 +17,7 @@ from .words import shortened
 MEAN, NO_MIX = "mean", "none"
 WEIGHT = "robust_weight"  # metric: a client's part of an average, times their number
 _MOST_LETTERS = 1000
-LEFT_OUT = 0.1  # of an equal part; a client with less is left out
+LEFT_OUT, _LITTLE = 0.1, 0.5  # of an equal part; a client with less is left out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,18 +119,25 @@ def describe_noisy(robust: RobustSettings, update_clip: float) -> tuple[str, ...
 def describe_left(
     robust: RobustSettings, counted: Mapping[str, Mapping[str, float]]
 ) -> str:
-    """Say in one line whom a rule left out, and how often.
+    """Say in one line whom a rule left out, and how often, and who counted little.
 
-    ``counted`` has for each client its ``rounds`` and in how many it was ``left_out``.
+    ``counted`` has for each client its ``rounds``, in how many it was ``left_out``, and
+    its ``mean_weight``.
     """
     left = [
         f"client {client} in {of['left_out']} of {of['rounds']} rounds"
         for client, of in counted.items()
         if of["left_out"]
     ]
+    little = [
+        f"client {client} ({of['mean_weight']:.2f})"
+        for client, of in counted.items()
+        if of["mean_weight"] < _LITTLE
+    ]
     mix = "" if robust.mix == NO_MIX else f" after {robust.mix}"
     return (
         f"robust.rule {robust.rule}{mix}, robust.hostile {robust.hostile}: left out"
         f" (with less than {LEFT_OUT:g} of an equal part of the average):"
-        f" {shortened(', '.join(left), _MOST_LETTERS) or 'nobody'}"
+        f" {shortened(', '.join(left), _MOST_LETTERS) or 'nobody'}; below {_LITTLE:g}"
+        f" on average: {shortened(', '.join(little), _MOST_LETTERS) or 'nobody'}"
     )
