@@ -75,8 +75,7 @@ class AbstractGraphStrategy(Paper, Strategy):
             return ""
         weights = {c: self.weight(c) for c in self.trainers()}
         if self.robust.is_on:
-            is_alike = self.robust.counts_alike
-            return levelled(weights, self.robust.rule) if is_alike else ""
+            return levelled(weights, self.robust)
         return outweighing(weights, self.sites)
 
     @property
@@ -102,30 +101,24 @@ class AbstractGraphStrategy(Paper, Strategy):
         if not self.robust.is_on:
             return weighted_mean([*models.values()], [*weights.values()])
         check_same_layout([sent, *models.values()])
-        is_float = {n: a.dtype.kind == "f" for n, a in sent.items()}
-        start = {n: a for n, a in sent.items() if is_float[n]}
+        floats = [n for n, a in sent.items() if a.dtype.kind == "f"]
+        start = {n: sent[n] for n in floats}
         base = flatten(start)
-        updates = {
-            c: flatten({n: m[n] for n in start}) - base for c, m in models.items()
-        }
+        trained = {c: {n: m[n] for n in floats} for c, m in models.items()}
+        updates = {c: flatten(m) - base for c, m in trained.items()}
         joined = unflatten(base + self.join(updates, weights), start)
-        counters = {n: [m[n] for m in models.values()] for n in sent.keys() - start}
-        for name, values in counters.items():
-            middle = np.rint(np.median(np.stack(values).astype(float), axis=0))
+        for name in sent.keys() - start.keys():  # counters
+            values = [m[name].astype(np.float64) for m in models.values()]
+            middle = np.rint(np.median(values, axis=0))
             joined[name] = middle.astype(sent[name].dtype)
         return {n: joined[n] for n in sent}
 
     def join(
         self, updates: Mapping[int, FloatArray], weights: Mapping[int, float]
     ) -> FloatArray:
-        """Join clients' updates by ``robust.rule``, and report each one's part of it.
+        """Join clients' updates by ``robust.rule``, and note each one's part of it.
 
         Clients without weight, which have nothing to train on, do not count.
-
-        Raises
-        ------
-        RunFailedError
-            The rule needs more clients to bear so many hostile ones.
         """
         how, number = self.robust, self.report.server_round
         counted = [c for c in sorted(updates) if weights[c] > 0]
@@ -133,9 +126,8 @@ class AbstractGraphStrategy(Paper, Strategy):
             raise RunFailedError(
                 f"round {number}: {len(counted)} clients count in an average,"
                 f" robust.rule {how.rule!r} needs {how.least} to bear {how.hostile}"
-                f" hostile ones ({shortened(counted)} replied with training data). Mend"
-                " the other clients and resume, or start a run with a lower"
-                " robust.hostile"
+                f" hostile ones (of {shortened(counted)}). Mend the other clients and"
+                " resume, or start a run with a lower robust.hostile"
             )
         joined, parts = join(
             np.stack([updates[c] for c in counted]),
@@ -143,19 +135,23 @@ class AbstractGraphStrategy(Paper, Strategy):
             how,
             numpy_rng(self.settings.seed, "server", number, "buckets"),
         )
-        self.report.evaluations += [
+        for client, part in zip(counted, parts, strict=True):
+            self.note(number, client, WEIGHT, part * len(counted))
+        return joined
+
+    def note(self, server_round: int, client: int, metric: str, value: float) -> None:
+        """Add what the server measured of a client's update to the report."""
+        self.report.evaluations.append(
             Evaluation(
-                server_round=number,
-                client=c,
+                server_round=server_round,
+                client=client,
                 split="train",
                 point="update",
-                metric=WEIGHT,
-                value=float(part) * len(counted),
-                num_examples=self.clients[c].num_train,
+                metric=metric,
+                value=float(value),
+                num_examples=self.clients[client].num_train,
             )
-            for c, part in zip(counted, parts, strict=True)
-        ]
-        return joined
+        )
 
     # Flower's interface ----------------------------------------------------------
 

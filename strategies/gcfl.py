@@ -31,7 +31,6 @@ from fedgraph_flwr.methods.gcfl import GRAD_NORM, GCFLParams
 from .averaging import FloatArray, check_same_layout, flatten, unflatten
 from .base import AbstractGraphStrategy
 from .replies import Layout, layout_of
-from .round_report import Evaluation
 
 # Joins updates by client, given their weights; None: their weighted mean.
 Join: TypeAlias = (
@@ -410,18 +409,8 @@ class GCFL(AbstractGraphStrategy):
             join=self.join if self.robust.is_on else None,
             least=self.robust.least,
         )
-        for client, parcel in replies.items():
-            self.report.evaluations.append(
-                Evaluation(
-                    server_round=server_round,
-                    client=client,
-                    split="train",
-                    point="update",
-                    metric="update_norm",
-                    value=self.gcfl.norms[client],
-                    num_examples=int(parcel.metrics[NUM_EXAMPLES]),
-                )
-            )
+        for client in replies:
+            self.note(server_round, client, "update_norm", self.gcfl.norms[client])
         # The authors' snapshot holds the accuracies of the round before the split.
         self.report.facts["snapshots"] = [
             list(before.clusters[position]) for position in split

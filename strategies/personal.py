@@ -18,7 +18,6 @@ from fedgraph_flwr.methods.fedavg import SHARED
 from .averaging import check_same_layout, on_all_cores, outweighing
 from .base import AbstractGraphStrategy
 from .replies import Layout, layout_of
-from .round_report import Evaluation
 
 _BLOCK = 1 << 22  # numbers that a thread mixes at a time; bounds memory
 
@@ -153,19 +152,8 @@ class AbstractPersonalStrategy(AbstractGraphStrategy):
             log(WARNING, "round %d: %s", server_round, words)
         self.outweighing = words
         for row, client in enumerate(replies):
-            measured = {"self_weight": own[row], "weight_in_all": in_all[row]}
-            self.report.evaluations += [
-                Evaluation(
-                    server_round=server_round,
-                    client=client,
-                    split="train",
-                    point="update",
-                    metric=metric,
-                    value=float(value),
-                    num_examples=self.clients[client].num_train,
-                )
-                for metric, value in measured.items()
-            ]
+            self.note(server_round, client, "self_weight", own[row])
+            self.note(server_round, client, "weight_in_all", in_all[row])
 
     def keep(
         self, name: str, replies: Mapping[int, Parcel], matrix: NDArray[np.float64]

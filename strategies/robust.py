@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fedgraph_flwr.core.robust_settings import RobustSettings
+from fedgraph_flwr.core.robust_settings import NO_MIX, RobustSettings
 
 from .averaging import FloatArray, on_all_cores
 
@@ -40,14 +40,12 @@ def join(
     rng : Generator
         Draws the buckets.
     """
-    mixes = {
-        "nearest": lambda: nearest(updates, how.hostile),
-        "buckets": lambda: buckets(len(updates), rng),
-    }
     rule = RULES[how.rule]
-    if how.mix not in mixes:
+    if how.mix == NO_MIX:
         return rule(updates, weights, how.hostile)
-    mixing = mixes[how.mix]()
+    n = len(updates)
+    is_near = how.mix == "nearest"
+    mixing = nearest(updates, how.hostile) if is_near else buckets(n, rng)
     rows = np.stack([_weighed(updates, shares) for shares in mixing])
     joined, part = rule(rows, np.ones(len(rows)), how.hostile)
     return joined, part @ mixing
@@ -69,11 +67,9 @@ def trimmed(rows: FloatArray, _weights: FloatArray, hostile: int) -> Joined:
         kept = np.sort(u, axis=0)[hostile : n - hostile]
         joined[begin : begin + _BLOCK] = kept.mean(axis=0)
         low, high = kept[0], kept[-1]
-        is_low, is_high = u == low, (u == high) & (u > low)
         shares = ((u > low) & (u < high)).astype(np.float64)
-        shares += is_low * ((kept == low).sum(axis=0) / is_low.sum(axis=0))
-        of_high = ((kept == high) & (kept > low)).sum(axis=0)
-        shares += is_high * (of_high / np.maximum(is_high.sum(axis=0), 1))
+        for edge, at in ((low, u == low), (high, (u == high) & (u > low))):
+            shares += at * ((kept == edge).sum(axis=0) / np.maximum(at.sum(axis=0), 1))
         part += shares.sum(axis=1)
     return joined, part / part.sum()
 
@@ -209,16 +205,13 @@ def _weighed(rows: FloatArray, shares: FloatArray) -> FloatArray:
     return total
 
 
-def levelled(weights: Mapping[int, float], rule: str) -> str:
+def levelled(weights: Mapping[int, float], how: RobustSettings) -> str:
     """Say whose data count less than they would in a mean; "" if about alike."""
-    known = {c: w for c, w in sorted(weights.items()) if w > 0}
-    if not known:
-        return ""
-    few, many = (f(known, key=lambda c: known[c]) for f in (min, max))
-    times = known[many] / known[few]
-    if times <= _FAR_COUNTS:
+    known = sorted((w, c) for c, w in weights.items() if w > 0)
+    times = known[-1][0] / known[0][0] if known else 1.0
+    if times <= _FAR_COUNTS or not how.counts_alike:
         return ""
     return (
-        f"robust.rule {rule!r} counts clients alike, though client {many} tells of"
-        f" {times:.3g} times as much training data as client {few}"
+        f"robust.rule {how.rule!r} counts clients alike, though client {known[-1][1]}"
+        f" tells of {times:.3g} times as much training data as client {known[0][1]}"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from .config import RunSettings, Settings
 from .errors import ConfigError
@@ -78,8 +79,8 @@ def check_robust(robust: RobustSettings, settings: RunSettings, why_not: str) ->
         if hostile or robust.mix != NO_MIX:
             raise ConfigError(
                 f"robust.rule must not be {MEAN!r} with robust.hostile {hostile} and"
-                f" robust.mix {robust.mix!r}, which the mean does not read; set"
-                " robust.rule in the run config, e.g. to 'median', or leave these out"
+                f" robust.mix {robust.mix!r}, which it does not read; set robust.rule"
+                " in the run config, e.g. to 'median', or leave these out"
             )
         return
     if why_not:
@@ -93,9 +94,8 @@ def check_robust(robust: RobustSettings, settings: RunSettings, why_not: str) ->
     ):
         raise ConfigError(
             f"robust.hostile must be at least 1 for {name} with robust.mix"
-            f" {robust.mix!r}, got 0, which would be the plain mean; set it to the"
-            " number of clients that may be hostile, or take robust.rule 'rfa' with"
-            " robust.mix 'none', which asks for none"
+            f" {robust.mix!r}, got 0; set it to the number of clients that may be"
+            " hostile, or take robust.rule 'rfa' with robust.mix 'none'"
         )
     if settings.clients_per_round < robust.least:
         raise ConfigError(
@@ -110,20 +110,21 @@ def describe_noisy(robust: RobustSettings, update_clip: float) -> tuple[str, ...
     if not (robust.is_on and update_clip > 0):
         return ()
     return (
-        f"robust.rule {robust.rule!r} sees updates with noise (privacy.update-clip"
-        f" {update_clip:g}): the noise makes all of them about equally far apart, and"
-        " a hostile one hides in it",
+        f"robust.rule {robust.rule!r} sees updates with noise (privacy.update-clip),"
+        " which makes all of them about equally far apart: a hostile one hides in it",
     )
 
 
 def describe_left(
     robust: RobustSettings, counted: Mapping[str, Mapping[str, float]]
-) -> str:
-    """Say in one line whom a rule left out, and how often, and who counted little.
+) -> dict[str, Any]:
+    """Make the summary's entry on whom a rule left out; nothing without a rule.
 
     ``counted`` has for each client its ``rounds``, in how many it was ``left_out``, and
     its ``mean_weight``.
     """
+    if not robust.is_on:
+        return {}
     left = [
         f"client {client} in {of['left_out']} of {of['rounds']} rounds"
         for client, of in counted.items()
@@ -134,10 +135,13 @@ def describe_left(
         for client, of in counted.items()
         if of["mean_weight"] < _LITTLE
     ]
-    mix = "" if robust.mix == NO_MIX else f" after {robust.mix}"
-    return (
-        f"robust.rule {robust.rule}{mix}, robust.hostile {robust.hostile}: left out"
-        f" (with less than {LEFT_OUT:g} of an equal part of the average):"
-        f" {shortened(', '.join(left), _MOST_LETTERS) or 'nobody'}; below {_LITTLE:g}"
-        f" on average: {shortened(', '.join(little), _MOST_LETTERS) or 'nobody'}"
+    out, few = (
+        shortened(", ".join(f), _MOST_LETTERS) or "nobody" for f in (left, little)
     )
+    mix = "" if robust.mix == NO_MIX else f" after {robust.mix}"
+    says = (
+        f"robust.rule {robust.rule}{mix}, robust.hostile {robust.hostile}: left out"
+        f" (with less than {LEFT_OUT:g} of an equal part of the average): {out}; below"
+        f" {_LITTLE:g} on average: {few}"
+    )
+    return {"robust": {"says": says, "per_client": dict(counted)}}

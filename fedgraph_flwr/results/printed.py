@@ -151,8 +151,6 @@ def summary_table(summary: dict[str, Any]) -> str:
         out.print(_own_and_unseen(summary["metric"], seen))
     if summary["privacy"] is not None:
         out.print(summary["privacy"]["says"])
-    if "robust" in summary:
-        out.print(summary["robust"]["says"])
     if "disclosed" in summary:
         out.print(summary["disclosed"])
     if summary["network"] is not None:
@@ -253,8 +251,10 @@ def _by_target(metric: str, errors: ByTarget, of_mean: ByTarget) -> list[str]:
 
 
 def score_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Say what stands beside the headline's score, and what needs no model."""
-    return [*_errors(summary), *class_lines(summary)] if summary.get("rules") else []
+    """Say what stands beside the headline's score, and whom a rule left out."""
+    said = [summary["robust"]["says"]] if "robust" in summary else []
+    lines = [*_errors(summary), *class_lines(summary)] if summary.get("rules") else []
+    return lines + said
 
 
 def class_lines(summary: Mapping[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from strategies.round_report import ClientInfo, RoundReport
 from ..agreement import class_names, describe_features, describe_left_out
 from ..core.errors import full_reason
 from ..core.privacy_settings import describe, edge_totals
-from ..core.robust_settings import RobustSettings, describe_left
+from ..core.robust_settings import describe_left
 from ..core.tasks import AVERAGE_PRECISION, BY_TASK, OF_COMMONEST
 from ..core.wire import NamedArrays
 from ..core.words import clients_by_site
@@ -108,7 +108,7 @@ def summarise(
         "lineage": folder.lineage,
         "resumed_from_round": folder.resumed_from,
         "privacy": _spent(strategy, s.features),
-        **_robust(resolved.robust, so_far),
+        **describe_left(resolved.robust, so_far.counted()),
         **strategy.remarks(),
         "emd": partition_distance(strategy.clients),
         "class_counts": class_table(strategy.clients),
@@ -285,15 +285,6 @@ def _spent(strategy: AbstractGraphStrategy, features: str) -> dict[str, Any] | N
     per_client = {str(c): s for c, s in sorted(strategy.spent.items()) if s}
     totals = edge_totals(strategy.spent)
     return {"says": words, "edge_epsilon_per": totals, "per_client": per_client}
-
-
-def _robust(robust: RobustSettings, so_far: RunRecord) -> dict[str, Any]:
-    """Say how much each client counted in averages; nothing without a rule."""
-    if not robust.is_on:
-        return {}
-    counted = so_far.counted()
-    says = describe_left(robust, counted)
-    return {"robust": {"says": says, "per_client": counted}}
 
 
 def _rand_index(

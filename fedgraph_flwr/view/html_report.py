@@ -93,11 +93,7 @@ def _run(number: int, view: RunView) -> dict[str, Any]:
         "charts": drawn,
         "is_alone": view.summary.get("method") == "local",
         "rules": _rules(summary),
-        "class_lines": [
-            *score_lines(summary),
-            *describe_unscored(summary),
-            *([summary["robust"]["says"]] if "robust" in summary else []),
-        ],
+        "class_lines": [*score_lines(summary), *describe_unscored(summary)],
         "confusion": confusion_rows(summary)[:_MOST_ROWS],
         "confusion_headings": CONFUSION_HEADINGS,
         "clients": _clients(view)[:_MOST_ROWS],
