@@ -165,6 +165,7 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     _check_together(name, method, settings, params, privacy)
     robust = build(RobustSettings, run_config, {})
     check_robust(robust, settings, method.strategy.NO_RULE)
+    read = settings, privacy, robust, task, params
     return Resolved(
         settings=settings,
         params=params,
@@ -176,14 +177,7 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
             *_unread(
                 run_config,
                 settings,
-                (
-                    settings,
-                    privacy,
-                    robust,
-                    task,
-                    params,
-                    *((plugin,) if plugin else ()),
-                ),
+                (*read, *((plugin,) if plugin else ())),
             ),
             *params.warnings(settings.num_server_rounds),
             *describe_noisy(robust, privacy.update_clip),

@@ -108,8 +108,8 @@ class AbstractGraphStrategy(Paper, Strategy):
         updates = {c: flatten(m) - base for c, m in trained.items()}
         joined = unflatten(base + self.join(updates, weights), start)
         for name in sent.keys() - start.keys():  # counters
-            values = [m[name].astype(np.float64) for m in models.values()]
-            middle = np.rint(np.median(values, axis=0))
+            values = [m[name] for c, m in models.items() if weights[c] > 0]
+            middle = np.rint(np.median(np.array(values, np.float64), axis=0))
             joined[name] = middle.astype(sent[name].dtype)
         return {n: joined[n] for n in sent}
 

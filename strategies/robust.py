@@ -4,6 +4,14 @@ A rule is given updates, one client a row, in doubles and in ascending client or
 returns the joined update and the part of it that is of each row, averaged over the
 numbers: 1 / n each in a plain mean, 0 for a row that is left out. Ties go to the lowest
 row. ``hostile`` is f of the papers.
+
+Source
+------
+Yin et al. 2018, arXiv:1803.01498, Definitions 1 and 2 (median, trimmed mean); Blanchard
+et al. 2017, arXiv:1703.02757, Sec. 4 (Multi-Krum, here with m = n - f); Pillutla et al.
+2022, arXiv:1912.13445, Algorithm 2 (RFA); Allouah et al. 2023, arXiv:2302.01772,
+Algorithm 2 (nearest); Karimireddy et al. 2022, arXiv:2006.09365, Algorithm 1, s = 2
+(buckets).
 """
 
 from __future__ import annotations
@@ -32,18 +40,12 @@ def join(
 ) -> Joined:
     """Mix updates and join them, as ``how`` says; it has no rule for the mean.
 
-    Parameters
-    ----------
-    updates : float array, shape (num_clients, num_numbers)
-    weights : float array, shape (num_clients,)
-        Above 0. Only "rfa" without a mix reads them.
-    rng : Generator
-        Draws the buckets.
+    Updates are of shape (num_clients, num_numbers). Weights are above 0; only "rfa"
+    without a mix reads them. ``rng`` draws the buckets.
     """
-    rule = RULES[how.rule]
+    rule, n = RULES[how.rule], len(updates)
     if how.mix == NO_MIX:
         return rule(updates, weights, how.hostile)
-    n = len(updates)
     is_near = how.mix == "nearest"
     mixing = nearest(updates, how.hostile) if is_near else buckets(n, rng)
     rows = np.stack([_weighed(updates, shares) for shares in mixing])
@@ -55,10 +57,6 @@ def trimmed(rows: FloatArray, _weights: FloatArray, hostile: int) -> Joined:
     """Mean of each number without its ``hostile`` smallest and largest values.
 
     Rows with equal values share the places that these have among the kept ones.
-
-    Source
-    ------
-    Yin et al. 2018, arXiv:1803.01498, Definition 2.
     """
     n, size = rows.shape
     joined, part = np.empty(size), np.zeros(n)
@@ -75,22 +73,12 @@ def trimmed(rows: FloatArray, _weights: FloatArray, hostile: int) -> Joined:
 
 
 def median(rows: FloatArray, weights: FloatArray, _hostile: int) -> Joined:
-    """Median of each number; of even many the mean of the two in the middle.
-
-    Source
-    ------
-    Yin et al. 2018, Definition 1.
-    """
+    """Median of each number; of even many the mean of the two in the middle."""
     return trimmed(rows, weights, (len(rows) - 1) // 2)
 
 
 def multi_krum(rows: FloatArray, _weights: FloatArray, hostile: int) -> Joined:
-    """Mean of the n - f rows that are closest to their n - f - 2 nearest others.
-
-    Source
-    ------
-    Blanchard et al. 2017, arXiv:1703.02757, Sec. 4. Differs: m = n - f is ours.
-    """
+    """Mean of the n - f rows that are closest to their n - f - 2 nearest others."""
     n = len(rows)
     ascending = np.sort(distances(rows), axis=1)  # of each row, itself first
     scores = ascending[:, 1 : n - hostile - 1].sum(axis=1)
@@ -113,16 +101,9 @@ def rfa(
 ) -> Joined:
     """Geometric median, by eight smoothed Weiszfeld steps.
 
-    Parameters
-    ----------
-    nu : float
-        Least distance that is divided by, in units of the median length of updates.
-
-    Source
-    ------
-    Pillutla et al. 2022, arXiv:1912.13445, Algorithm 2. Differs: weights are capped
-    (:func:`capped`), and steps begin at :func:`clip`, which no client can move far:
-    from the mean, eight steps do not come back from an update of 1e30.
+    No distance counts for less than ``nu`` times the median length of updates. Differs:
+    weights are :func:`capped`, and steps begin at :func:`clip`, which no client moves
+    far: from the mean, eight steps do not come back from an update of 1e30.
     """
     w, (z, part) = capped(weights), clip(rows, weights, 0)
     least = nu * float(np.median(np.linalg.norm(rows, axis=1))) or _NU
@@ -166,12 +147,7 @@ def distances(rows: FloatArray) -> FloatArray:
 
 
 def nearest(rows: FloatArray, hostile: int) -> FloatArray:
-    """Mix each row with its n - f nearest, itself included: shape (n, n).
-
-    Source
-    ------
-    Allouah et al. 2023, arXiv:2302.01772, Algorithm 2 (NNM).
-    """
+    """Mix each row with its n - f nearest, itself included: shape (n, n)."""
     n = len(rows)
     apart = distances(rows)
     np.fill_diagonal(apart, -1.0)  # nearer than its equals
@@ -182,12 +158,7 @@ def nearest(rows: FloatArray, hostile: int) -> FloatArray:
 
 
 def buckets(n: int, rng: np.random.Generator) -> FloatArray:
-    """Mix rows in random pairs, of odd many one alone: shape (ceil(n / 2), n).
-
-    Source
-    ------
-    Karimireddy et al. 2022, arXiv:2006.09365, Algorithm 1, s = 2.
-    """
+    """Mix rows in random pairs, of odd many one alone: shape (ceil(n / 2), n)."""
     order = rng.permutation(n)
     mixing = np.zeros((math.ceil(n / 2), n))
     for k, shares in enumerate(mixing):

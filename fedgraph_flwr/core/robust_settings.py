@@ -53,45 +53,29 @@ class RobustSettings(Settings):
     def least(self) -> int:
         """How many clients an average needs to bear ``hostile`` ones.
 
-        Source
-        ------
-        Blanchard et al. 2017 for Multi-Krum; for the others more than half are honest,
-        also of pairs (Karimireddy et al. 2022: 4 f < n).
+        More than half must be honest, also of pairs; Multi-Krum asks for 2 f + 3.
         """
         rows = 2 * self.hostile + (3 if self.rule == "multi-krum" else 1)
         return 2 * rows - 1 if self.mix == "buckets" else rows
 
 
 def check_robust(robust: RobustSettings, settings: RunSettings, why_not: str) -> None:
-    """Refuse a rule that the method cannot have, or that would bear nobody.
-
-    Parameters
-    ----------
-    why_not : str
-        Why the method's server can have no rule; "" if it can.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Refuse a rule that the method cannot have (``why_not``), or that bears nobody."""
     name, hostile = f"robust.rule {robust.rule!r}", robust.hostile
-    if not robust.is_on:
-        if hostile or robust.mix != NO_MIX:
-            raise ConfigError(
-                f"robust.rule must not be {MEAN!r} with robust.hostile {hostile} and"
-                f" robust.mix {robust.mix!r}, which it does not read; set robust.rule"
-                " in the run config, e.g. to 'median', or leave these out"
-            )
-        return
-    if why_not:
+    if not robust.is_on and (hostile or robust.mix != NO_MIX):
+        raise ConfigError(
+            f"robust.rule must not be {MEAN!r} with robust.hostile {hostile} and"
+            f" robust.mix {robust.mix!r}, which it does not read; set robust.rule in"
+            " the run config, e.g. to 'median', or leave these out"
+        )
+    if why_not and robust.is_on:
         raise ConfigError(
             f"robust.rule must be {MEAN!r} for {settings.method}, got {robust.rule!r}:"
             f" {why_not}; leave robust.rule out of the run config, or take a method"
             " whose server averages, e.g. fedavg"
         )
-    if not hostile and (
-        robust.rule in ("trimmed", "multi-krum") or robust.mix != NO_MIX
-    ):
+    needs_number = robust.rule in ("trimmed", "multi-krum") or robust.mix != NO_MIX
+    if needs_number and not hostile:
         raise ConfigError(
             f"robust.hostile must be at least 1 for {name} with robust.mix"
             f" {robust.mix!r}, got 0; set it to the number of clients that may be"
@@ -120,28 +104,20 @@ def describe_left(
 ) -> dict[str, Any]:
     """Make the summary's entry on whom a rule left out; nothing without a rule.
 
-    ``counted`` has for each client its ``rounds``, in how many it was ``left_out``, and
-    its ``mean_weight``.
+    ``counted``: ``rounds``, in how many it was ``left_out``, and ``mean_weight``.
     """
     if not robust.is_on:
         return {}
-    left = [
-        f"client {client} in {of['left_out']} of {of['rounds']} rounds"
-        for client, of in counted.items()
-        if of["left_out"]
+    low = [
+        f"client {c} (left out in {of['left_out']} of {of['rounds']} rounds,"
+        f" {of['mean_weight']:.2f} on average)"
+        for c, of in counted.items()
+        if of["left_out"] or of["mean_weight"] < _LITTLE
     ]
-    little = [
-        f"client {client} ({of['mean_weight']:.2f})"
-        for client, of in counted.items()
-        if of["mean_weight"] < _LITTLE
-    ]
-    out, few = (
-        shortened(", ".join(f), _MOST_LETTERS) or "nobody" for f in (left, little)
-    )
     mix = "" if robust.mix == NO_MIX else f" after {robust.mix}"
     says = (
-        f"robust.rule {robust.rule}{mix}, robust.hostile {robust.hostile}: left out"
-        f" (with less than {LEFT_OUT:g} of an equal part of the average): {out}; below"
-        f" {_LITTLE:g} on average: {few}"
+        f"robust.rule {robust.rule}{mix}, robust.hostile {robust.hostile}: of an equal"
+        f" part, clients had less than {LEFT_OUT:g} in a round (left out), or less than"
+        f" {_LITTLE:g} on average: {shortened(', '.join(low), _MOST_LETTERS) or 'none'}"
     )
     return {"robust": {"says": says, "per_client": dict(counted)}}
