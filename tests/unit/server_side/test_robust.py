@@ -115,8 +115,8 @@ def test_what_makes_a_rule_the_mean():
     np.testing.assert_allclose(found, weights @ rows / weights.sum(), atol=1e-9)
     _, part = joined(np.ones((5, 2)), "multi-krum")  # ties go to the lowest
     assert part.tolist() == [0.25] * 4 + [0]
-    _, part = joined(np.array([[0.0], [0], [0], [4], [9]]), "trimmed")
-    assert part.tolist() == pytest.approx([2 / 9] * 3 + [1 / 3, 0])  # two of three 0s
+    _, part = joined(np.array([[0.0, 1], [0, 2], [0, 2], [4, 2], [9, 3]]), "trimmed")
+    assert part.tolist() == pytest.approx([1 / 9, 5 / 18, 5 / 18, 1 / 3, 0])
 
 
 def test_whose_weight_and_whose_data_count_less():
