@@ -205,8 +205,14 @@ def _owners(name: str, strategy: AbstractGraphStrategy) -> list[int]:
 _SUFFIX = ".safetensors"
 # Keys that decide who trains and tests on what, in one data set.
 _SPLIT = (
-    *("split", "split-seed", "partition", "num-clients"),
-    *("held-out", "held-out-clients"),
+    "split",
+    "split-seed",
+    "folds",
+    "fold",
+    "partition",
+    "num-clients",
+    "held-out",
+    "held-out-clients",
 )
 
 

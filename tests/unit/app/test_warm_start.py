@@ -70,6 +70,8 @@ def test_a_former_model_of_another_split_is_warned_of(run, caplog):
     assert words not in caplog.text
     run("fedavg", **short, **{"split-seed": 7})
     assert words in caplog.text
+    run("fedavg", **short, folds=3)
+    assert "(folds was 1, is 3)" in caplog.text
 
 
 def test_one_of_several_models_is_named_by_its_file(run, starts):
