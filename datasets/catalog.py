@@ -185,8 +185,7 @@ def _nodes(
 
 
 def _transfers(name: str) -> DatasetInfo:
-    made = _nodes(name, "raw")
-    kind = "edges" if name == "bitcoin-otc" else "nodes"
+    made, kind = _nodes(name, "raw"), TRANSFERS[name].kind
     return replace(made, automatic={**made.automatic, "held-out": 0.4}, kind=kind)
 
 

@@ -16,7 +16,7 @@ from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 
 from .catalog import label_kind
 from .node_clients import draw_roles
-from .splits import TEST, TRAIN, VAL, by_time, with_roles
+from .splits import TEST, TRAIN, VAL, as_split_says, with_roles
 from .tabular.encode import NO_ROLE
 
 LINK = "link"  # name of the one target of link prediction
@@ -208,11 +208,8 @@ def _roles(
     """Role of each of these edges: at random, or the oldest to train on."""
     seed = derive_seed(settings.split_seed, "edges", client_id)
     drawn = draw_roles(len(edges), settings, seed, what="edges", y=y)
-    if settings.split != "time":
-        return drawn
     times = None if graphs.edge_time is None else graphs.edge_time[edges]
-    counts = np.bincount(drawn, minlength=3)
-    return by_time(times, counts, f"edges of {graphs.name}")
+    return as_split_says(drawn, times, settings, f"edges of {graphs.name}")
 
 
 def _as(partition: GraphPartition, made: GraphPartition) -> GraphPartition:

@@ -77,8 +77,7 @@ def split_graphs(
         held_out = settings.held_out
         parts = split_client(everything, graphs.y, seed=seed, held_out=held_out)
         roles[parts[VAL]], roles[parts[TEST]] = VAL, TEST
-    if settings.split == "time":
-        roles = by_time(graphs.time, np.bincount(roles, minlength=3), what)
+    roles = as_split_says(roles, graphs.time, settings, what)
     if settings.split == "scaffold" and scaffold is not None:
         roles = by_scaffold(scaffold, np.bincount(roles, minlength=3), what)
     return with_roles(client_id, graphs, ids, roles, **more)
@@ -175,6 +174,18 @@ def by_scaffold(scaffold: IntArray, counts: IntArray, what: str) -> IntArray:
         stop = max(stop, start + (counts[role] > 0))
         roles[ascending[start:stop]], start = role, stop
     return roles[scaffold]
+
+
+def as_split_says(
+    roles: IntArray,
+    times: NDArray[np.float64] | None,
+    settings: RunSettings,
+    what: str,
+) -> IntArray:
+    """Roles as drawn, or with ``split`` "time" as many of each :func:`by_time`."""
+    if settings.split != "time":
+        return roles
+    return by_time(times, np.bincount(roles, minlength=3), what)
 
 
 def by_time(times: NDArray[np.float64] | None, counts: IntArray, what: str) -> IntArray:

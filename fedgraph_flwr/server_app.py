@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 import datasets
 from strategies.base import AbstractGraphStrategy
 from strategies.paper import Stopper
-from strategies.round_report import RARE, ClientInfo, Evaluation, Rarest
+from strategies.round_report import RARE, ClientInfo, Evaluation, Rarest, class_totals
 from strategies.sending import side_by_side
 
 from .agreement import (
@@ -225,16 +225,15 @@ def _find_rarest(resolved: Resolved, strategy: AbstractGraphStrategy) -> None:
         return  # other classes at each client
     clients = [strategy.clients[c] for c in strategy.trainers()]
     may_choose = not datasets.is_published(resolved.settings)
-    counts = [c.train_counts for c in clients]
-    if all(counts) and len({*map(len, counts)}) == 1:
-        names, sums = class_names(clients[0]), map(sum, zip(*counts, strict=True))
-        if none := [n for n, count in zip(names, sums, strict=True) if not count]:
-            log(
-                WARNING,
-                "no client trains on an item of class %s, which no model can learn;"
-                " label more, or split otherwise",
-                " or ".join(map(repr, none)),
-            )
+    untrained = [k for k, count in enumerate(class_totals(clients)) if not count]
+    if untrained:
+        names = class_names(clients[0])
+        log(
+            WARNING,
+            "no client trains on an item of class %s, which no model can learn; label"
+            " more, or split otherwise",
+            " or ".join(repr(names[k]) for k in untrained),
+        )
     strategy.rarest = found = Rarest.of(clients, may_choose=may_choose)
     if found is not None and found.chooses:
         log(
@@ -250,14 +249,13 @@ def _find_rarest(resolved: Resolved, strategy: AbstractGraphStrategy) -> None:
 def _weights_of_all(strategy: AbstractGraphStrategy) -> str:
     """Weights of classes by the training labels of all clients, for the clients."""
     clients = [strategy.clients[c] for c in strategy.trainers()]
-    counts = [i.train_counts for i in clients]
-    if len({len(of) for of in counts}) > 1 or not counts[0]:
+    total = np.array(class_totals(clients), np.int64)
+    if not len(total):
         widths = {i.client: len(i.train_counts) for i in clients}
         raise ConfigError(
             "class-weights 'federation' needs the same classes at all clients, which"
             f" count so many: {shortened(widths)}; set class-weights to 'balanced'"
         )
-    total = np.sum(counts, axis=0, dtype=np.int64)
     if clients[0].tasks:
         total = total.reshape(2, -1)
     return json.dumps(balanced_weights(total).tolist())

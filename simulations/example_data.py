@@ -11,7 +11,7 @@ same each time.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -41,24 +41,14 @@ def write_examples(folder: Path) -> list[Path]:
     if folder.exists() and any(folder.iterdir()):
         raise DataError(f"{folder} is not empty; name a new folder")
     try:
-        for name, count in SITES.items():
-            _write_graphs(folder / "graphs" / name, name, count)
-        for name, count in BANKS.items():
-            _write_bank(folder / "bank" / name, name, count)
-        for name, count in LABS.items():
-            _write_molecules(folder / "molecules", name, count)
-        for name, count in EXPORTS.items():
-            _write_transfers(folder / "transfers" / name, name, count)
-        for name, count in SCANNERS.items():
-            _write_connectomes(folder / "connectomes" / name, name, count)
-        for name, count in COMPOUNDS.items():
-            _write_compounds(folder / "compounds", name, count)
+        for kind, (sites, write) in _KINDS.items():
+            for name, count in sites.items():
+                write(folder / kind / name, name, count)
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written: {error}; name another folder"
         ) from error
-    names = "graphs", "bank", "molecules", "transfers", "connectomes", "compounds"
-    return [folder / name for name in names]
+    return [folder / kind for kind in _KINDS]
 
 
 def _write(
@@ -124,7 +114,7 @@ def _write_molecules(folder: Path, name: str, count: int) -> None:
         smiles = "".join(rng.choice(_PARTS, int(rng.integers(2, 7))))
         carbon = smiles.upper().count("C")
         rows.append((number + 1, smiles, f"{-0.3 * carbon + rng.normal(0, 0.2):.2f}"))
-    _write(folder / f"{name}.csv", "id,smiles,solubility", rows)
+    _write(folder.with_suffix(".csv"), "id,smiles,solubility", rows)
 
 
 def _write_transfers(folder: Path, name: str, count: int) -> None:
@@ -226,7 +216,17 @@ def _write_compounds(folder: Path, name: str, count: int) -> None:
         potency = f"{10 ** (3.5 - 0.06 * fat + rng.normal(0, 0.15)):.0f}"
         values = [text if rng.random() < 2 / 3 else "" for text in (log_d, potency)]
         rows.append((f"{name}-{number}", smiles, *values))
-    _write(folder / f"{name}.csv", "id,smiles,logD,IC50_nM", rows)
+    _write(folder.with_suffix(".csv"), "id,smiles,logD,IC50_nM", rows)
+
+
+_KINDS: Mapping[str, tuple[dict[str, int], Callable[[Path, str, int], None]]] = {
+    "graphs": (SITES, _write_graphs),
+    "bank": (BANKS, _write_bank),
+    "molecules": (LABS, _write_molecules),
+    "transfers": (EXPORTS, _write_transfers),
+    "connectomes": (SCANNERS, _write_connectomes),
+    "compounds": (COMPOUNDS, _write_compounds),
+}
 
 
 def example_data(

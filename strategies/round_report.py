@@ -113,6 +113,14 @@ class ClientInfo:
         )
 
 
+def class_totals(clients: Iterable[ClientInfo]) -> list[int]:
+    """Count training labels of each class; [] unless all clients tell the same ones."""
+    counts = [i.train_counts for i in clients]
+    if not all(counts) or len({*map(len, counts)}) > 1:
+        return []
+    return [sum(of_class) for of_class in zip(*counts, strict=True)]
+
+
 @dataclass(frozen=True)
 class Rarest:
     """The class of fewest training labels over all clients that tell them.
@@ -128,10 +136,7 @@ class Rarest:
     @classmethod
     def of(cls, clients: Iterable[ClientInfo], *, may_choose: bool) -> Rarest | None:
         """Find it; None if nobody tells counts, or classes are not the same for all."""
-        counts = [i.train_counts for i in clients if i.train_counts]
-        if not counts or len({len(counts) for counts in counts}) > 1:
-            return None
-        total = [sum(of_class) for of_class in zip(*counts, strict=True)]
+        total = class_totals([i for i in clients if i.train_counts])
         known = [(n, k) for k, n in enumerate(total) if n]
         if len(known) < 2:
             return None

@@ -25,7 +25,7 @@ from ..node_clients import draw_roles
 from ..splits import (
     DECIDES,
     TRAIN,
-    by_time,
+    as_split_says,
     check_is_drawn,
     need_graphs,
     split_graphs,
@@ -244,16 +244,15 @@ def own_graph_client(settings: RunSettings, client_id: int) -> GraphPartition:
         labelled = np.flatnonzero(graphs.y >= 0)
         roles = np.full(len(graphs.y), NO_ROLE)
         what = f"labelled nodes of client {client_id} in {folder}"
-        drawn = roles[labelled] = draw_roles(
+        drawn = draw_roles(
             len(labelled),
             settings,
             derive_seed(settings.split_seed, GRAPH_CSV),
             what=what,
             y=graphs.y[labelled],
         )
-        if settings.split == "time":
-            times = None if graphs.time is None else graphs.time[labelled]
-            roles[labelled] = by_time(times, np.bincount(drawn, minlength=3), what)
+        times = None if graphs.time is None else graphs.time[labelled]
+        roles[labelled] = as_split_says(drawn, times, settings, what)
     if settings.split != "time":  # training sees all edges
         graphs = replace(graphs, time=None)
     elif settings.task not in OF_EDGES and graphs.edge_time is not None:

@@ -27,7 +27,8 @@ class Transfers:
     """Place of a graph's files below the data folder, and what is made of them.
 
     ``make`` gets the columns of accounts and of transfers. The class of an account is
-    -1 where it is not known. ``header`` names columns of files without a line of names.
+    -1 where it is not known; ``kind`` says whether nodes or edges have classes.
+    ``header`` names columns of files without a line of names.
     """
 
     folder: str
@@ -35,6 +36,7 @@ class Transfers:
     transfers: str
     make: Callable[[Columns, Columns], GraphSet]
     header: tuple[str, ...] = ()
+    kind: str = "nodes"
 
 
 def _amlsim(accounts: Columns, transfers: Columns) -> GraphSet:
@@ -111,6 +113,7 @@ TRANSFERS: Mapping[str, Transfers] = MappingProxyType(
             "soc-sign-bitcoinotc.csv",
             _ratings,
             ("source", "target", "rating", "time"),
+            kind="edges",
         ),
     }
 )

@@ -255,36 +255,32 @@ def baseline(
             " --against MODEL to compare with what is in it"
         )
     places = [out if len(configs) == 1 else out / f"fold-{c['fold']}" for c in configs]
+    of_folds = []
     for config, place in zip(configs, places, strict=True):
-        if not place.exists():
+        if is_new := not place.exists():
             _check_place(place)
             _train(config, whose, folder, place, cache_dir)
-            test = load_model(place, cache_dir=cache_dir).predict_test(
-                folder, client=whose
+        if against:
+            _check_protocol(config, place)
+        kept = load_model(place, cache_dir=cache_dir)
+        of_folds.append(kept.predict_test(folder, client=whose))
+        about, count = read_about(place), len(of_folds[-1].names)
+        facts: dict[str, Any] = {"rounds": about.rounds, "scores": about.scores}
+        facts |= {"fold": config["fold"]} if len(places) > 1 else {}
+        if is_new and not as_json:
+            scores = ", ".join(f"{k} {v:.4f}" for k, v in about.scores.items())
+            print(
+                f"trained alone for {about.rounds} rounds: {scores} on {count} test"
+                f" items; kept in {place}"
             )
-            about = read_about(place)
-            facts = {"rounds": about.rounds, "scores": about.scores}
-            facts |= {"fold": config["fold"]} if len(places) > 1 else {}
-            if not as_json:
-                scores = ", ".join(f"{k} {v:.4f}" for k, v in about.scores.items())
-                print(
-                    f"trained alone for {about.rounds} rounds: {scores} on"
-                    f" {len(test.names)} test items; kept in {place}"
-                )
-            elif not against:
-                print(json.dumps({**facts, "items": len(test.names)}))
+        elif not against:
+            print(json.dumps({**facts, "items": count}))
     if not against:
         return 0
-    for config, place in zip(configs, places, strict=True):
-        _check_protocol(config, place)
-    federated, alone = (
-        joined(
-            load_model(path, name, cache_dir=cache_dir).predict_test(
-                folder, client=whose
-            )
-            for path in paths
-        )
-        for paths, name in ((models, model), (places, ""))
+    alone = joined(of_folds)
+    federated = joined(
+        load_model(path, model, cache_dir=cache_dir).predict_test(folder, client=whose)
+        for path in models
     )
     _tell(compare(federated, alone, seed=int(configs[0]["seed"])), as_json=as_json)
     errors, errors_alone = federated.by_target(), alone.by_target()

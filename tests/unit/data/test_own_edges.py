@@ -75,6 +75,13 @@ def bank(folder: Path, edges: str, *, rest: str = FEATURES, seed: int = 0) -> Pa
     return folder
 
 
+def one_site(folder: Path, **more):
+    """Settings of a run that reads the tables of one site."""
+    own = {"dataset": "graph-csv", "num_clients": 1, "partition": "files"}
+    own |= {"features": "schema", "held_out": 0.4, "data_dir": str(folder)}
+    return toys.run_settings(**own | more)
+
+
 def read(folder: Path, **more) -> GraphSet:
     return build(folder, read_schema(folder / "schema.toml"), **more)[0]
 
@@ -208,16 +215,7 @@ def test_classes_of_edges_alone_are_learned(tmp_path):
     )
     text = (folder / "schema.toml").read_text()
     (folder / "schema.toml").write_text(text.replace(TARGET, ""))
-    settings = toys.run_settings(
-        dataset="graph-csv",
-        task="edge-classification",
-        data_dir=str(folder),
-        num_clients=1,
-        partition="files",
-        features="schema",
-        held_out=0.4,
-        encoder="gatv2",
-    )
+    settings = one_site(folder, task="edge-classification", encoder="gatv2")
     found = load_partition(settings, 0)
     assert len(found.graphs.y) == 60 - int(
         (pd.read_csv(folder / "edges.csv").eval("source == target")).sum()
@@ -342,9 +340,7 @@ def test_edges_that_teach_nothing_or_too_much_are_told(tmp_path):
     head = f'{HEAD}time = "age"\ndegree = 8\n'
     of_time = schema.replace(FEATURES, "").replace(HEAD, head)
     (folder / "schema.toml").write_text(of_time)
-    settings = toys.run_settings(dataset="graph-csv", data_dir=str(folder),
-        num_clients=1, partition="files", features="schema", held_out=0.4,
-        split="time")  # fmt: skip
+    settings = one_site(folder, split="time")
     with pytest.raises(DataError, match="training would see none; write times"):
         load_partition(settings, 0)
 
@@ -383,16 +379,8 @@ def test_graphs_have_features_and_times_and_the_newest_test(tmp_path):
         '[[graph_feature]]\ncolumn = "sex"\nkind = "category"\n'
         'categories = ["f", "m"]\n'
     )
-    settings = toys.run_settings(
-        dataset="graphs-csv",
-        data_dir=str(folder),
-        num_clients=1,
-        partition="files",
-        features="schema",
-        csv_label_kind="classes",
-        held_out=0.4,
-        split="time",
-    )
+    whole = {"dataset": "graphs-csv", "csv_label_kind": "classes"}
+    settings = one_site(folder, split="time", **whole)
     found = load_partition(settings, 0)
     expected = np.stack(
         [graphs.age - 50, graphs.sex == "f", graphs.sex == "m"], axis=1
@@ -428,15 +416,7 @@ def test_the_newest_nodes_test_and_later_edges_are_not_seen_in_training(
         + 'time = "when"\n' * edge_time
         + '[[feature]]\ncolumn = "x"\nkind = "number"\n'
     )
-    settings = toys.run_settings(
-        dataset="graph-csv",
-        data_dir=str(tmp_path),
-        num_clients=1,
-        partition="files",
-        features="schema",
-        held_out=0.4,
-        split="time",
-    )
+    settings = one_site(tmp_path, split="time")
     found = load_partition(settings, 0)
     parts = [nodes.since[found.positions(name)] for name in ("train", "val", "test")]
     assert [len(part) for part in parts] == [18, 6, 6]
