@@ -324,12 +324,12 @@ class GraphClient(ClassicClient, Generic[P]):
 
     @classmethod
     def shared_names(cls, model: nn.Module, settings: RunSettings) -> list[str]:
-        """Names of the tensors that travel: of the convolutions, or of all."""
-        return [
-            name
-            for name, _ in places(model)
-            if settings.shared_group == "all" or name.startswith("convs.")
-        ]
+        """Names of the tensors that travel, as ``shared-group`` says."""
+        names = [name for name, _ in places(model)]
+        if settings.shared_group == "convs":
+            return [n for n in names if n.startswith("convs.")]
+        is_body = settings.shared_group == "body"
+        return [n for n in names if not (is_body and n.startswith("readout."))]
 
     @abstractmethod
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:

@@ -57,8 +57,8 @@ class ModelSpec(Generic[P]):
         return torch.Generator().manual_seed(seed)
 
     def private_generator(self) -> torch.Generator:
-        """Stream of initial tensors that may stay private; common if all is shared."""
-        is_common = self.settings.shared_group == "all"
+        """Stream of initial tensors that are private if only convolutions travel."""
+        is_common = self.settings.shared_group != "convs"
         owner = "common" if is_common else f"client-{self.client_id}"
         seed = derive_seed(self.settings.seed, owner, "init-private")
         return torch.Generator().manual_seed(seed)

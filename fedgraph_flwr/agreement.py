@@ -133,13 +133,13 @@ def check_same_data(settings: RunSettings, clients: Mapping[int, ClientInfo]) ->
             "every site must read its tables by the same schema; give all of them one"
             " schema.toml",
         )
-    elif settings.shared_group == "all":
+    elif settings.shared_group != "convs":
         _check_equal(
             "features",
             columns,
-            'one model of all layers (shared-group "all") reads them alike; give every'
-            " site the same labels of nodes and attributes, or set shared-group to"
-            ' "convs"',
+            f"layers that all share (shared-group {settings.shared_group!r}) read them;"
+            " give every site the same labels of nodes and attributes, or set"
+            ' shared-group to "convs"',
         )
 
 

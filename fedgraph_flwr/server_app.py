@@ -210,7 +210,7 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
         start = common_start(resolved, clients)
         if warm is not None:
             start = warm.start(start)
-            if settings.shared_group == "all":
+            if settings.shared_group != "convs":
                 warm.warn_of_other_columns(common_columns(clients))
             folder.lineage = warm.lineage
         roll = check_roll_call(folder.path, clients, start)
@@ -396,9 +396,10 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
             " in csv-label-columns"
         )
     widths = {c: tuple(i.widths.values()) for c, i in clients.items()}
-    if resolved.settings.shared_group == "all" and len(set(widths.values())) > 1:
+    group = resolved.settings.shared_group
+    if group != "convs" and len(set(widths.values())) > 1:
         raise ConfigError(
-            'shared-group is "all", but clients differ in (features, classes, features'
+            f"shared-group is {group!r}, but clients differ in (features, classes, features"
             f" of edges, of graphs): {widths}; choose one data set for all clients, or,"
             ' for methods that allow it, shared-group="convs"'
         )

@@ -399,9 +399,9 @@ class RunSettings(Settings):
     class_weights: str = choice("none", "none", "balanced", "federation")
     """Loss weighs classes by n / (C n_c): counts of own training labels (`balanced`),
     or of all clients' (`federation`)."""
-    shared_group: str = choice("auto", "convs", "all", auto=True)
-    """Tensors that travel: `all`, or the convolutions, as clients with different
-    features need."""
+    shared_group: str = choice("auto", "convs", "body", "all", auto=True)
+    """Tensors that travel: `all`, all but the last layer (`body`), or the
+    convolutions, as clients with different features need."""
     weighting: str = choice("auto", "samples", "uniform", auto=True)
     """Weights of clients in an average: by training graphs (`samples`), or equal."""
 

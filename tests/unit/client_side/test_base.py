@@ -37,6 +37,21 @@ def test_gcfl_sends_trained_minus_received(tmp_path):
         assert np.abs(delta).max() > 0
 
 
+def test_the_body_is_all_but_the_last_layer_and_starts_alike(tmp_path):
+    one, other = (
+        toys.make_client(
+            tmp_path / str(c),
+            "fedavg",
+            partition=toys.make_partition(client_id=c),
+            **{"shared-group": "body"},
+        )
+        for c in (0, 1)
+    )
+    assert set(named(one)) - set(one.shared_keys) == {"readout.weight", "readout.bias"}
+    for name in one.shared_keys:
+        np.testing.assert_array_equal(named(one)[name], named(other)[name])
+
+
 def test_fedprox_adds_its_term_to_value_and_gradient(tmp_path):
     mu = 0.7
     plain = toys.make_client(tmp_path / "a", "fedavg")
