@@ -399,8 +399,8 @@ def common_start(resolved: Resolved, clients: dict[int, ClientInfo]) -> dict[str
     group = resolved.settings.shared_group
     if group != "convs" and len(set(widths.values())) > 1:
         raise ConfigError(
-            f"shared-group is {group!r}, but clients differ in (features, classes, features"
-            f" of edges, of graphs): {widths}; choose one data set for all clients, or,"
+            f"shared-group is {group!r}, but clients differ in (features, classes,"
+            f" features of edges, of graphs): {widths}; choose one data set for all or,"
             ' for methods that allow it, shared-group="convs"'
         )
     from clients.base import start_of  # here: it takes a second
