@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from clients.store import bind_config, bind_run, forget
 
+from .core.audit_log import config_hash
 from .core.errors import ConfigError, WireError, full_reason
 from .core.process import choose_device
 from .core.wire import (
@@ -28,6 +29,7 @@ from .core.wire import (
     unpack,
 )
 from .core.words import shortened
+from .node.covering import Cover
 from .node.gate import Visit
 from .node.introduce import own_name
 from .node.message import Watch
@@ -62,6 +64,18 @@ class SiteApp(ClientApp):
                     raise WireError(
                         f"node hosts clients {hosted}, but got parcels for"
                         f" {shortened(strangers)}; node-config changed during the run"
+                    )
+                if resolved.secagg.on:
+                    visit.cover = Cover(
+                        visit=visit,
+                        resolved=resolved,
+                        run=context.run_id,
+                        # As all ends have it: without a site's own folders.
+                        config_sha256=config_hash(
+                            (visit.resolved or resolved).to_config()
+                        ),
+                        root=state_root(resolved),
+                        hosted=hosted,
                     )
                 replies = serve(visit, kind, context, resolved, parcels, header)
                 # What a dry run drew of privacy is spent: its account stays.

@@ -280,6 +280,8 @@ def _make_strategy(folder: RunFolder, tracking: Tracking) -> AbstractGraphStrate
         stopper=_stopper(folder),
         privacy=resolved.privacy,
         robust=resolved.robust,
+        secagg=resolved.secagg,
+        config_sha256=config_hash(resolved.to_config()),
     )
 
 

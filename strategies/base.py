@@ -195,6 +195,8 @@ class AbstractGraphStrategy(Paper, Strategy):
         """
         parcels = self.round.collect(replies)
         self.round.require(parcels)
+        if self.round.sum:
+            parcels = self.round.sum.open(parcels, self.robust.guard)
         self.last_rounds |= dict.fromkeys(parcels, server_round)
         self._step(server_round, parcels)
         return None, None

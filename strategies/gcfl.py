@@ -358,6 +358,7 @@ class GCFL(AbstractGraphStrategy):
 
     NO_HOLD_OUT = ""
     NO_RULE = ""
+    NO_SUMS = "it clusters clients by their updates"
     UNSPLIT = "never split: FedAvg up to rounding"
     params: GCFLParams
 

@@ -13,6 +13,7 @@ from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.network import Network
 from fedgraph_flwr.core.privacy_settings import PrivacySettings
 from fedgraph_flwr.core.robust_settings import RobustSettings
+from fedgraph_flwr.core.secure_aggregation import SecureAggregation
 from fedgraph_flwr.core.wire import (
     BY_PRECISION,
     CLASS_WEIGHTS,
@@ -104,6 +105,10 @@ class Paper(ABC):
         What the run protects, None: nothing. Clients report nothing else as spent.
     robust : RobustSettings, optional
         Rule that replaces the mean, and the guard; None: the defaults.
+    secagg : SecureAggregation, optional
+        Whether the server sees sums alone; None: it does not.
+    config_sha256 : str
+        Of the run config, as sums are labelled.
     """
 
     HAS_MODEL: ClassVar[bool] = True  # common to several clients
@@ -119,6 +124,8 @@ class Paper(ABC):
     # Why ``robust.rule`` cannot replace a mean; "" where :meth:`step` asks ``combine``
     # or ``join`` for every mean. Whoever overrides ``step`` says it anew.
     NO_RULE: ClassVar[str] = ""
+    # Why sums of updates do not do for it, though it averages by ``combine``.
+    NO_SUMS: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -131,11 +138,15 @@ class Paper(ABC):
         stopper: Stopper = lambda _evaluations: False,
         privacy: PrivacySettings | None = None,
         robust: RobustSettings | None = None,
+        secagg: SecureAggregation | None = None,
+        config_sha256: str = "",
     ) -> None:
         self.settings = settings
         self.params = params
         self.privacy = privacy
         self.robust = robust or RobustSettings()
+        self.secagg = secagg or SecureAggregation()
+        self.config_sha256 = config_sha256
         self.experiment = experiment
         self.observer = observer
         self.evaluator = evaluator or Evaluator()
@@ -166,6 +177,15 @@ class Paper(ABC):
         super().__init_subclass__(**arguments)
         if "step" in vars(cls) and "NO_RULE" not in vars(cls):
             cls.NO_RULE = "its server does not average models by combine()"
+
+    @classmethod
+    def why_no_sums(cls, robust: RobustSettings) -> str:
+        """Say why its server needs more than sums of updates; "" if it does not."""
+        if robust.is_on:
+            return f"robust.rule {robust.rule!r} compares updates"
+        if cls.weight is not Paper.weight:
+            return "it weighs clients by itself, and clients must weigh themselves"
+        return cls.NO_RULE or cls.NO_SUMS
 
     # What a paper fills in -------------------------------------------------------
 

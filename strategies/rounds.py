@@ -40,6 +40,7 @@ from .round_report import (
     busy_seconds,
     read_evaluations,
 )
+from .sums import RoundSum
 
 _TYPES = {
     Phase.OPENING: f"{MessageType.QUERY}.{OPENING}",
@@ -71,6 +72,7 @@ class Round:
         self.report = RoundReport(server_round=number)
         self.asked: list[int] = []  # clients that are to take part, ascending
         self.good: dict[int, Parcel] = {}
+        self.sum: RoundSum | None = None  # with secure aggregation
         self._strategy = strategy
         self._began_at = began_at
         self._addressed: set[int] = set()  # of those asked, whose node is online
@@ -109,6 +111,9 @@ class Round:
         }
         if others := strategy.lives.to_text():
             header[EARLIER_RUNS] = others
+        if is_training and strategy.secagg.on:
+            self.sum = RoundSum.begin(strategy, number, self.asked, outgoing)
+            header |= self.sum.sum_of.to_header() if self.sum else {}
         contents = {
             node: pack({c: parcels[c] for c in members}, header)
             for node, members in hosts.items()
@@ -260,10 +265,11 @@ class Round:
     def _expect(self, client: int) -> Expected:
         strategy, number = self._strategy, self.report.server_round
         is_closing = self.phase is Phase.CLOSING
+        layout = {} if is_closing else strategy.uplink(number, client)
         return Expected(
             info=strategy.clients[client],
             phase=self.phase,
-            layout={} if is_closing else strategy.uplink(number, client),
+            layout=self.sum.layout if self.sum else layout,
             due=self._due(),
             on_all=is_closing and strategy.scores_elsewhere,
             neighbours=strategy.neighbours(client),
@@ -281,7 +287,7 @@ class Round:
     def _without_misfits(self, good: dict[int, Parcel]) -> dict[int, Parcel]:
         """Leave out clients whose replies do not go with the others', and name them."""
         strategy = self._strategy
-        is_training = self.phase is Phase.TRAINING
+        is_training = self.phase is Phase.TRAINING and not self.sum
         names = strategy.hands_over() if is_training else ()
         measured_round = self.report.server_round - 1
         misfit = strategy.evaluator.misfit

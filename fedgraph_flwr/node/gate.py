@@ -67,6 +67,8 @@ class Visit:
     consents: dict[int, list[str]] = field(default_factory=dict)
     withheld: dict[int, list[str]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
+    # Of the message's kind, of what came and of what is to leave it makes what leaves.
+    cover: Callable[[str, RecordDict, RecordDict], RecordDict] | None = None
 
 
 def check_kind(message_type: str) -> None:
@@ -148,7 +150,7 @@ def _passed(
         parcel = replace(parcel, error=full_reason(error))
     if parcel.error:
         now.failures[client] = parcel.error
-        return _failure(parcel)
+        return failure(parcel)
     keys = {f.consent for f in found.values()} - {"", "scores"}
     keys |= {"raw_features"} if kind == KINDS[1] and parcel.arrays else set()
     now.consents[client] = sorted(map(Policy.key, keys))
@@ -162,7 +164,7 @@ def _passed(
     return replace(parcel, metrics=rest)
 
 
-def _failure(parcel: Parcel) -> Parcel:
+def failure(parcel: Parcel) -> Parcel:
     """Keep of a failure its class, what the client had spent of privacy, and times."""
     metrics = parcel.metrics.items()
     kept = {k: v for k, v in metrics if k.startswith(_KEPT_ON_FAILURE)}

@@ -16,6 +16,7 @@ from flwr.common.logger import log
 
 import datasets
 from clients.privacy.noisy_views import site_secret
+from clients.sealing import KeyRing
 from clients.store import ClientStore
 
 from ..agreement import tell_data, tell_plugins
@@ -29,6 +30,7 @@ from ..core.data import (
     training_counts,
 )
 from ..core.errors import ConfigError, DataError
+from ..core.secure_aggregation import MASK_KEY
 from ..core.wire import (
     CLASS_COUNT,
     IDENTITY,
@@ -201,6 +203,9 @@ def introduce(
     # A hash of the files would confirm a guess of every edge and label.
     is_private = resolved.privacy.is_on and is_own
     facts = resolved.method.client.introduction(resolved.params, store)
+    if resolved.secagg.on:
+        ring = KeyRing(store.folder, client_id=store.client_id)
+        facts = {**facts, MASK_KEY: ring.public_key}
     is_hidden = resolved.privacy.update_clip > 0 and is_own
     facts = {**facts, **tell_data(partition, tells_labels=not is_hidden)}
     facts |= tell_plugins(resolved.plugin)

@@ -136,7 +136,7 @@ def serve(
             if refused:
                 raise refused.with_traceback(None)
             experiment = experiment or _bound(kind, context, resolved, header)
-            if resolved.params.is_sealed:
+            if resolved.params.is_sealed or resolved.secagg.on:
                 begin_folder(root, experiment, client_id)
             store = ClientStore(
                 root, experiment, client_id=client_id, lives=lives, unsaved=unsaved

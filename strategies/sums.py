@@ -1,0 +1,132 @@
+"""The server's part of secure aggregation: it asks for one sum a round, and opens it.
+
+What a strategy then steps on is the mean, in the place of each client's model: a server
+that averages makes the same of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedgraph_flwr.core.errors import RunFailedError
+from fedgraph_flwr.core.secure_aggregation import (
+    LABEL,
+    MASK_KEY,
+    MASKED,
+    SumOf,
+    decode,
+    digest,
+)
+from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
+from fedgraph_flwr.core.words import shortened
+from fedgraph_flwr.methods.fedavg import SHARED
+
+from .averaging import flatten, out_of_proportion, unflatten
+from .paper import Paper
+from .replies import Layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSum:
+    """The sum of one round.
+
+    Parameters
+    ----------
+    received : dict of str to array
+        What its clients train from.
+    label : bytes
+        As they make it, if they were told the same.
+    """
+
+    server_round: int
+    sum_of: SumOf
+    received: NamedArrays
+    label: bytes
+
+    @classmethod
+    def begin(
+        cls,
+        strategy: Paper,
+        server_round: int,
+        asked: Sequence[int],
+        outgoing: Mapping[int, NamedArrays],
+    ) -> RoundSum | None:
+        """Say whose sum a round asks for; None if its clients send no model."""
+        if not any(strategy.uplink(server_round, c) for c in asked):
+            return None
+        clients = {c: strategy.clients[c] for c in asked}
+        sum_of = SumOf(
+            members=tuple(asked),
+            keys={c: info.introduced.get(MASK_KEY, "") for c, info in clients.items()},
+            total=int(sum(strategy.weight(c) for c in asked)),
+        )
+        received = select(SHARED, outgoing[asked[0]])
+        label = sum_of.label(
+            experiment=strategy.experiment,
+            run=strategy.lives.run,
+            server_round=server_round,
+            config_sha256=strategy.config_sha256,
+            received=digest(received),
+        )
+        return cls(
+            server_round=server_round, sum_of=sum_of, received=received, label=label
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """Arrays of each reply."""
+        size = sum(a.size for a in self.received.values())
+        return {MASKED: ("uint64", (size + 2,)), LABEL: ("uint8", (len(self.label),))}
+
+    def open(self, replies: Mapping[int, Parcel], guard: float) -> dict[int, Parcel]:
+        """Put the mean model in the place of each client's covered update.
+
+        Parameters
+        ----------
+        replies : mapping of int to Parcel
+            Of all members.
+        guard : float
+            ``robust.guard``; of single clients nobody can tell.
+
+        Raises
+        ------
+        RunFailedError
+            Pads did not cancel, or the mean is out of all proportion.
+        """
+        about = f"round {self.server_round}"
+        others = [c for c, p in replies.items() if bytes(p.arrays[LABEL]) != self.label]
+        if others:
+            raise RunFailedError(
+                f"{about}: clients {shortened(others)} covered their updates for"
+                " another sum than the server asked for (members, keys, model or"
+                " run config differ), so the sum is noise; all ends must run the same"
+                " version of fedgraph_flwr. Resume the run"
+            )
+        size = len(next(iter(replies.values())).arrays[MASKED])
+        summed = np.zeros(size, np.uint64)
+        for parcel in replies.values():
+            summed += parcel.arrays[MASKED].astype(np.uint64, copy=False)
+        mean = decode(summed, len(self.sum_of.members), self.sum_of.total)
+        if mean is None:
+            raise RunFailedError(
+                f"{about}: the sum of {len(replies)} clients does not count"
+                f" {len(replies)} clients of weight {self.sum_of.total}: pads did not"
+                " cancel, though all labels agree. A key or the software of one client"
+                " is wrong; nobody can tell whose. Resume the run"
+            )
+        exact: NamedArrays = {n: a.astype(np.float64) for n, a in self.received.items()}
+        moved = unflatten(flatten(exact) + mean, exact)
+        model: NamedArrays = {}
+        for name, like in self.received.items():
+            is_float = like.dtype.kind == "f"  # the others are counters
+            new = moved[name] if is_float else np.rint(moved[name])
+            model[name] = new.astype(like.dtype)
+        if guard and (found := out_of_proportion({0: model}, self.received, guard)):
+            raise RunFailedError(
+                f"{about}, the mean of all, which shows no single client: {found[0]}"
+            )
+        arrays = with_prefix(SHARED, model)
+        return {c: replace(p, arrays=arrays) for c, p in replies.items()}
