@@ -16,6 +16,7 @@ from clients.sealing import KeyRing
 from clients.site_database import site_database
 
 from ..core.errors import FedGraphError, PolicyError, WireError, full_reason
+from ..core.process import log_failure
 from ..core.secure_aggregation import LABEL, MASKED, SumOf, Vector, digest, encode
 from ..core.wire import (
     EXPERIMENT,
@@ -113,6 +114,7 @@ class Cover:
     def _failed(self, client: int, parcel: Parcel, error: FedGraphError) -> Parcel:
         reason = full_reason(error)
         self.visit.failures[client] = reason
+        log_failure(f"client {client} hands nothing in", error)
         if is_site(self.visit.node):
             return failure(replace(parcel, error=reason))
         return Parcel(error=reason, metrics=parcel.metrics)
