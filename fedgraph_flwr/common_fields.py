@@ -11,6 +11,7 @@ from .core.embedding_scores import METRICS, TRANSFORMS
 from .core.fields import LARGEST, Field, Kind, Phase
 from .core.privacy_settings import METRIC as PRIVACY
 from .core.rules import MOST_ROUNDS
+from .core.secure_aggregation import KNOWN_BY
 from .core.tasks import (
     AT_RECALL,
     AVERAGE_PRECISION,
@@ -127,7 +128,7 @@ COMMON = (
     ),
     *(
         _open(TOLD + name, Kind.TEXT, _ROLL_CALL, is_lasting=False)
-        for name in (UNUSED, LEFT_OUT)
+        for name in (UNUSED, LEFT_OUT, KNOWN_BY)
     ),
     _open(TOLD, Kind.TEXT, _ROLL_CALL, rest="[a-z0-9-]+"),
     *(_open(name, Kind.ARRAY, _ROUNDS, **_POOLS) for name in POOLED),

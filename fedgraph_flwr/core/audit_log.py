@@ -400,6 +400,9 @@ class Entry:
         What left that the site had to agree to.
     withheld : list of str
         What the policy kept back.
+    sum_of : dict
+        Of what sum the update was a part: its members, its label, and how their keys
+        were known.
     seconds : float
         Work of the client.
     note : str
@@ -426,6 +429,7 @@ class Entry:
     spent_after: Mapping[str, float] = field(default_factory=dict)
     consents: list[str] = field(default_factory=list)
     withheld: list[str] = field(default_factory=list)
+    sum_of: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     note: str = ""
 

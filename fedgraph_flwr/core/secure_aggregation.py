@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,9 @@ from .rules import flag, integer
 from .wire import NamedArrays, Scalar
 from .words import shortened
 
-MASK_KEY = "mask-key"  # told at roll call
+MASK_KEY = "mask-key"  # told at roll call,
+KNOWN_BY = "keys-known-by"  # and how the site knows the keys of others
+NAMED = "fingerprints"
 MASKED, LABEL = "masked", "mask-label"  # arrays of a reply
 MEMBERS, KEYS, TOTAL = "members", "mask-keys", "total-weight"  # in a message's header
 _FRACTION_BITS = 40
@@ -98,6 +101,25 @@ def check_sums(
             f"secure-aggregation.on is true, but {problem}, or leave"
             " secure-aggregation.on out of the run config"
         )
+
+
+def describe_sums(
+    sums: SecureAggregation, known_by: Mapping[int, str]
+) -> dict[str, Any]:
+    """Make the summary's entry; nothing if the server saw each update.
+
+    ``known_by``: by client, how its site knows the keys of the others.
+    """
+    if not sums.on:
+        return {}
+    compared = sorted(c for c, how in known_by.items() if how == NAMED)
+    says = (
+        f"secure-aggregation: the server saw one sum of {len(known_by)} updates a round"
+        f" and none of them; sites compared fingerprints of keys for {len(compared)} of"
+        f" {len(known_by)} clients, and believed keys when first seen for the others"
+    )
+    facts = {"members": sorted(known_by), "compared_by": compared}
+    return {"secure_aggregation": {"says": says, **facts}}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,14 @@ from clients.site_database import site_database
 
 from ..core.errors import FedGraphError, PolicyError, WireError, full_reason
 from ..core.process import log_failure
-from ..core.secure_aggregation import LABEL, MASKED, SumOf, Vector, digest, encode
+from ..core.secure_aggregation import (
+    LABEL,
+    MASKED,
+    SumOf,
+    Vector,
+    digest,
+    encode,
+)
 from ..core.wire import (
     EXPERIMENT,
     NUM_EXAMPLES,
@@ -33,7 +40,7 @@ from ..core.words import shortened
 from ..methods.fedavg import SHARED
 from ..resolve import Resolved
 from .gate import Visit, failure
-from .node_config import is_site, trusted_peers
+from .node_config import is_site, known_by, trusted_peers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +116,11 @@ class Cover:
                     del parts[client]
         for client, part in parts.items():  # all of it is on the disk by now
             passed[client] = replace(passed[client], arrays=part.padded())
+            self.visit.sums[client] = {
+                "members": list(part.handed.members),
+                "label": part.handed.label.hex()[:16],
+                "keys": known_by(self.visit.node),
+            }
         return pack(passed, own_header)
 
     def _failed(self, client: int, parcel: Parcel, error: FedGraphError) -> Parcel:

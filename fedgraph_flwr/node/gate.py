@@ -67,6 +67,7 @@ class Visit:
     consents: dict[int, list[str]] = field(default_factory=dict)
     withheld: dict[int, list[str]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
+    sums: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     # Of the message's kind, of what came and of what is to leave it makes what leaves.
     cover: Callable[[str, RecordDict, RecordDict], RecordDict] | None = None
 

@@ -30,7 +30,7 @@ from ..core.data import (
     training_counts,
 )
 from ..core.errors import ConfigError, DataError
-from ..core.secure_aggregation import MASK_KEY
+from ..core.secure_aggregation import KNOWN_BY, MASK_KEY
 from ..core.wire import (
     CLASS_COUNT,
     IDENTITY,
@@ -45,7 +45,7 @@ from ..core.wire import (
     Scalar,
 )
 from ..resolve import Resolved
-from .node_config import NodeConfig, is_site, site_name
+from .node_config import NodeConfig, is_site, known_by, site_name
 from .policy import Policy
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def introduce(
     facts = resolved.method.client.introduction(resolved.params, store)
     if resolved.secagg.on:
         ring = KeyRing(store.folder, client_id=store.client_id)
-        facts = {**facts, MASK_KEY: ring.public_key}
+        facts = {**facts, MASK_KEY: ring.public_key, KNOWN_BY: known_by(node)}
     is_hidden = resolved.privacy.update_clip > 0 and is_own
     facts = {**facts, **tell_data(partition, tells_labels=not is_hidden)}
     facts |= tell_plugins(resolved.plugin)

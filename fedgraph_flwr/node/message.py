@@ -250,6 +250,7 @@ class Watch:
                 spent_after=select(PRIVACY, parcel.metrics),
                 consents=self.visit.consents.get(client, []),
                 withheld=self.visit.withheld.get(client, []),
+                sum_of=self.visit.sums.get(client, {}),
                 seconds=round(parcel.metrics.get(COMPUTE_S, 0.0), 3),
                 **self._outcome(parcel, measured[client].metrics),
                 note=self.visit.failures.get(client) or remark(client, parcel),

@@ -20,6 +20,7 @@ from ..agreement import class_names, describe_features, describe_left_out
 from ..core.errors import full_reason
 from ..core.privacy_settings import describe, edge_totals
 from ..core.robust_settings import describe_left
+from ..core.secure_aggregation import KNOWN_BY, describe_sums
 from ..core.tasks import AVERAGE_PRECISION, BY_TASK, OF_COMMONEST
 from ..core.wire import NamedArrays
 from ..core.words import clients_by_site
@@ -109,6 +110,13 @@ def summarise(
         "resumed_from_round": folder.resumed_from,
         "privacy": _spent(strategy, s.features),
         **describe_left(resolved.robust, so_far.counted()),
+        **describe_sums(
+            resolved.secagg,
+            {
+                c: strategy.clients[c].introduced.get(KNOWN_BY, "")
+                for c in strategy.trainers()
+            },
+        ),
         **strategy.remarks(),
         "emd": partition_distance(strategy.clients),
         "class_counts": class_table(strategy.clients),

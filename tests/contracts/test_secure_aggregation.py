@@ -14,6 +14,7 @@ from matrix import one_per_strategy
 from clients.handed_in import HandedIn
 from clients.sealing import KeyRing, fingerprint, read_site_key, site_key_file
 from clients.site_database import site_database
+from fedgraph_flwr.core.audit_log import FILE, AuditLog
 from fedgraph_flwr.core.errors import ConfigError, RunFailedError, WireError
 from fedgraph_flwr.core.secure_aggregation import KEYS, MASKED, MEMBERS, TOTAL
 from fedgraph_flwr.core.wire import pack, unpack
@@ -54,6 +55,10 @@ def sites(root, *, peers=True, hosted=("0", "1", "2", "3"), **policy):
         }
         for name in hosted
     ]
+
+
+def audit(folder):
+    return AuditLog(folder / FILE).records()
 
 
 def lie(monkeypatch, change, *, server_round=1, to=VICTIM):
@@ -141,14 +146,14 @@ def test_a_client_that_is_lied_to_shows_nothing(run, monkeypatch, tmp_path, name
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (without(3), "public key of client 3 changed: .* hands out none"),
-        (with_key(2, lambda _: "00" * 128), "key that client 2 .* is not signed"),
+        (lambda _: without(3), "public key of client 3 changed: .* hands out none"),
+        (lambda t: with_key(2, lambda _: thief(t, 2)), "client 2 .* is not signed"),
     ],
 )
 def test_a_later_round_has_the_clients_and_keys_of_the_first(
-    run, monkeypatch, change, words
+    run, monkeypatch, tmp_path, change, words
 ):
-    lie(monkeypatch, change, server_round=2)
+    lie(monkeypatch, change(tmp_path), server_round=2)
     with pytest.raises(RunFailedError, match=words):
         run("fedavg graph-classification", nodes=4, **ON)
 
@@ -292,6 +297,10 @@ def test_sites_that_require_sums_send_nothing_else(run, monkeypatch, tmp_path):
     nodes = sites(tmp_path, secure_aggregation="required", least_in_sum=4)
     found = run("fedavg graph-classification", node_configs=nodes, **ON)
     assert set(seen) == {MASKED, "mask-label"}
+    assert found.summary["secure_aggregation"]["compared_by"] == [0, 1, 2, 3]
+    lines = [r["sum_of"] for r in audit(tmp_path / "2") if r.get("sum_of")]
+    assert [line["members"] for line in lines] == [[0, 1, 2, 3]] * 2
+    assert {line["keys"] for line in lines} == {"fingerprints"}
     for count in (1, 3):
         assert run("fedavg graph-classification", nodes=count, **ON).sha == found.sha
 
