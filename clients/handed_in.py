@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedgraph_flwr.core.errors import WireError
 from fedgraph_flwr.core.words import shortened
 
+from .site_database import site_database
+from .store import states_of
+
+_KEPT = """CREATE TABLE IF NOT EXISTS updates (
+    client INTEGER, round INTEGER, run TEXT, weight INTEGER NOT NULL,
+    received TEXT NOT NULL, numbers BLOB NOT NULL, PRIMARY KEY (client, round, run))"""
 _TABLE = """CREATE TABLE IF NOT EXISTS sums (
     experiment TEXT, client INTEGER, round INTEGER, label BLOB,
     members TEXT NOT NULL, received TEXT NOT NULL, vector TEXT NOT NULL,
@@ -98,3 +108,80 @@ class HandedIn:
                 self.vector,
             ),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """A client's update before pads: its weight, and numbers by name as one vector.
+
+    ``received``: SHA-256 of what it trained from.
+    """
+
+    weight: int
+    received: str
+    numbers: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class KeptUpdates:
+    """Updates of a round that wait on the disk until it is known who has trained."""
+
+    root: Path
+    experiment: str
+    server_round: int
+    run: int
+
+    def write(self, updates: Mapping[int, Update]) -> dict[int, NDArray[np.int64]]:
+        """Keep updates, drop those of earlier rounds; say for whom they were handed in.
+
+        That is nobody, unless the round is repeated after its hand-in.
+        """
+        found: dict[int, NDArray[np.int64]] = {}
+        number = self.server_round
+        with states_of(self.root, self.experiment).transaction() as db:
+            db.execute(_KEPT)
+            for client, update in updates.items():
+                db.execute(
+                    "DELETE FROM updates WHERE client = ? AND round < ?",
+                    (client, number),
+                )
+                row = (client, number, str(self.run), update.weight, update.received)
+                blob = update.numbers.tobytes()
+                db.execute(
+                    "INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?, ?, ?)",
+                    (*row, blob),
+                )
+        with site_database(self.root).transaction() as db:
+            db.execute(_TABLE)
+            for client in updates:
+                rows = db.execute(
+                    "SELECT members FROM sums WHERE experiment = ? AND client = ?"
+                    " AND round = ?",
+                    (self.experiment, client, number),
+                ).fetchall()
+                ids = json.loads(rows[0][0]) if rows else []
+                found[client] = np.array(ids, np.int64)
+        return found
+
+    def read(self, client: int) -> Update:
+        """Read what a client has kept in this round of this run.
+
+        Raises
+        ------
+        WireError
+            Nothing.
+        """
+        rows = states_of(self.root, self.experiment).rows(
+            "SELECT weight, received, numbers FROM updates WHERE client = ? AND round"
+            " = ? AND run = ?",
+            *(client, self.server_round, str(self.run)),
+        )
+        if not rows:
+            raise WireError(
+                f"client {client} is asked to hand in its update of round"
+                f" {self.server_round}, in which it has not trained; both ends must run"
+                " the same version of fedgraph_flwr"
+            )
+        ((weight, received, blob),) = rows
+        numbers = np.frombuffer(blob, np.float64)
+        return Update(weight=weight, received=received, numbers=numbers)

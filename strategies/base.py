@@ -180,6 +180,7 @@ class AbstractGraphStrategy(Paper, Strategy):
         grid: Grid,
     ) -> Iterable[Message]:
         """Make one message per node, with a parcel for each client it hosts."""
+        self._grid = grid
         return self.begin_round(Phase.TRAINING, server_round, grid)
 
     @override
@@ -195,8 +196,7 @@ class AbstractGraphStrategy(Paper, Strategy):
         """
         parcels = self.round.collect(replies)
         self.round.require(parcels)
-        if self.round.sum:
-            parcels = self.round.sum.open(parcels, self.robust.guard)
+        parcels = self.round.summed(parcels, self._grid)
         self.last_rounds |= dict.fromkeys(parcels, server_round)
         self._step(server_round, parcels)
         return None, None

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
+from fedgraph_flwr.core.secure_aggregation import HAND_IN, HANDED, may_drop_out
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.core.wire import (
     COMPUTE_S,
@@ -40,11 +41,13 @@ from .round_report import (
     busy_seconds,
     read_evaluations,
 )
-from .sums import RoundSum
+from .sending import exchange
+from .sums import RoundSum, choose_members
 
 _TYPES = {
     Phase.OPENING: f"{MessageType.QUERY}.{OPENING}",
     Phase.TRAINING: MessageType.TRAIN,
+    Phase.HAND_IN: HAND_IN,
     Phase.CLOSING: MessageType.EVALUATE,
 }
 
@@ -72,7 +75,8 @@ class Round:
         self.report = RoundReport(server_round=number)
         self.asked: list[int] = []  # clients that are to take part, ascending
         self.good: dict[int, Parcel] = {}
-        self.sum: RoundSum | None = None  # with secure aggregation
+        self.is_summed = False  # the server is to see no single update
+        self.sum: RoundSum | None = None  # where it is known whose
         self._strategy = strategy
         self._began_at = began_at
         self._addressed: set[int] = set()  # of those asked, whose node is online
@@ -90,8 +94,11 @@ class Round:
         """
         strategy, number = self._strategy, self.report.server_round
         is_training = self.phase is Phase.TRAINING
-        self.asked = self._sample() if is_training else list(strategy.clients)
-        outgoing = strategy.outgoing(number)
+        is_hand_in = self.phase is Phase.HAND_IN
+        if not is_hand_in:
+            self.asked = self._sample() if is_training else list(strategy.clients)
+        nothing = dict.fromkeys(self.asked, NamedArrays())
+        outgoing = nothing if is_hand_in else strategy.outgoing(number)
         if lacking := [c for c in self.asked if c not in outgoing]:
             raise RunFailedError(
                 f"outgoing() of {type(strategy).__name__} must have arrays for each"
@@ -102,7 +109,8 @@ class Round:
         parcels = {
             c: Parcel(arrays=outgoing[c], facts=strategy.facts(c)) for c in self.asked
         }
-        self._one_sent = next((p.arrays for p in parcels.values()), {})
+        if not is_hand_in:
+            self._one_sent = next((p.arrays for p in parcels.values()), {})
         hosts = strategy.directory.hosts(grid, parcels)
         header: dict[str, Scalar] = {
             SERVER_ROUND: number,
@@ -112,8 +120,10 @@ class Round:
         if others := strategy.lives.to_text():
             header[EARLIER_RUNS] = others
         if is_training and strategy.secagg.on:
-            self.sum = RoundSum.begin(strategy, number, self.asked, outgoing)
-            header |= self.sum.sum_of.to_header() if self.sum else {}
+            self.is_summed = any(strategy.uplink(number, c) for c in self.asked)
+            if self.is_summed and not may_drop_out(strategy.settings):
+                self.sum = RoundSum.of(strategy, number, self.asked, self._one_sent)
+        header |= self.sum.sum_of.to_header() if self.sum else {}
         contents = {
             node: pack({c: parcels[c] for c in members}, header)
             for node, members in hosts.items()
@@ -179,6 +189,50 @@ class Round:
                 " without them"
             )
         self._note_restarts(good)
+
+    def summed(self, good: dict[int, Parcel], grid: Grid) -> dict[int, Parcel]:
+        """Put the mean in the place of each model that the server must not see.
+
+        Clients that may drop out have trained by now, and hand in.
+
+        Raises
+        ------
+        RunFailedError
+            A client of the sum is lost, or as :meth:`RoundSum.open`.
+        """
+        strategy, number = self._strategy, self.report.server_round
+        if not self.is_summed:
+            return good
+        if self.sum is None:
+            told = {c: tuple(map(int, p.arrays[HANDED])) for c, p in good.items()}
+            needed = max(self._needed(), strategy.secagg.least)
+            members = choose_members(told, number, needed)
+            self.sum = RoundSum.of(strategy, number, members, self._one_sent)
+            handed = self._hand_in(grid)
+            good = {c: replace(good[c], arrays=handed[c].arrays) for c in members}
+        return self.sum.open(good, strategy.robust.guard)
+
+    def _hand_in(self, grid: Grid) -> dict[int, Parcel]:
+        """Ask the clients of the sum for their covered updates."""
+        assert self.sum is not None
+        strategy, members = self._strategy, self.sum.sum_of.members
+        hand_in = Round(
+            strategy, Phase.HAND_IN, self.report.server_round, began_at=self._began_at
+        )
+        hand_in.report, hand_in.sum, hand_in.asked = self.report, self.sum, [*members]
+        wait_s = strategy.secagg.hand_in_timeout_s
+        messages = hand_in.messages(grid)
+        handed = hand_in._read(exchange(grid, messages, wait_s))
+        if lost := [c for c in members if c not in handed]:
+            of_lost = {c: self.report.failures[c] for c in lost}
+            raise RunFailedError(
+                f"round {self.report.server_round}: clients {shortened(lost)} handed"
+                " nothing in within secure-aggregation.hand-in-timeout-s ="
+                f" {wait_s:g}, and without them the sum cannot be opened:"
+                f" {tell_reasons(of_lost, strategy.sites)}. Resume the run when they"
+                " are back"
+            )
+        return handed
 
     def has_quorum(self, replies: Iterable[Message]) -> bool:
         """Whether the good parcels in these replies are as many as a round needs."""
@@ -253,6 +307,8 @@ class Round:
     def _judge(self, client: int, parcel: Parcel) -> tuple[dict[str, float], str]:
         """Privacy that a client has spent, and why its parcel is a failure, or ""."""
         strategy = self._strategy
+        if self.phase is Phase.HAND_IN:  # of what was told to be spent in training
+            return {}, parcel.error or misfit(parcel, self._expect(client))
         spent, problem = check_privacy(
             client,
             parcel.metrics,
@@ -266,6 +322,8 @@ class Round:
         strategy, number = self._strategy, self.report.server_round
         is_closing = self.phase is Phase.CLOSING
         layout = {} if is_closing else strategy.uplink(number, client)
+        if self.is_summed:  # and clients hand in later
+            layout = {HANDED: ("int64", (None,))}
         return Expected(
             info=strategy.clients[client],
             phase=self.phase,
@@ -287,7 +345,7 @@ class Round:
     def _without_misfits(self, good: dict[int, Parcel]) -> dict[int, Parcel]:
         """Leave out clients whose replies do not go with the others', and name them."""
         strategy = self._strategy
-        is_training = self.phase is Phase.TRAINING and not self.sum
+        is_training = self.phase is Phase.TRAINING and not self.is_summed
         names = strategy.hands_over() if is_training else ()
         measured_round = self.report.server_round - 1
         misfit = strategy.evaluator.misfit

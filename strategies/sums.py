@@ -47,23 +47,21 @@ class RoundSum:
     label: bytes
 
     @classmethod
-    def begin(
+    def of(
         cls,
         strategy: Paper,
         server_round: int,
-        asked: Sequence[int],
-        outgoing: Mapping[int, NamedArrays],
-    ) -> RoundSum | None:
-        """Say whose sum a round asks for; None if its clients send no model."""
-        if not any(strategy.uplink(server_round, c) for c in asked):
-            return None
-        clients = {c: strategy.clients[c] for c in asked}
-        sum_of = SumOf(
-            members=tuple(asked),
-            keys={c: info.introduced.get(MASK_KEY, "") for c, info in clients.items()},
-            total=int(sum(strategy.weight(c) for c in asked)),
-        )
-        received = select(SHARED, outgoing[asked[0]])
+        members: Sequence[int],
+        sent: NamedArrays,
+    ) -> RoundSum:
+        """Say whose sum a round asks for, all of whom were sent the same arrays."""
+        keys = {
+            c: strategy.clients[c].introduced.get(MASK_KEY, "")
+            for c in strategy.trainers()
+        }
+        total = int(sum(strategy.weight(c) for c in members))
+        sum_of = SumOf(tuple(members), keys, total)
+        received = select(SHARED, sent)
         label = sum_of.label(
             experiment=strategy.experiment,
             run=strategy.lives.run,
@@ -130,3 +128,41 @@ class RoundSum:
             )
         arrays = with_prefix(SHARED, model)
         return {c: replace(p, arrays=arrays) for c, p in replies.items()}
+
+
+def choose_members(
+    told: Mapping[int, tuple[int, ...]], server_round: int, needed: int
+) -> tuple[int, ...]:
+    """Say of whom a round's sum is, after some have trained.
+
+    Two sets with a client in common cannot both be completed in one round, so that a
+    round that is repeated has the set that it had: the largest that can be.
+
+    Parameters
+    ----------
+    told : mapping of int to tuple of int
+        By client that has trained: for whom it has handed in already; () for nobody.
+    needed : int
+        How many clients a new set needs.
+
+    Raises
+    ------
+    RunFailedError
+        No set can be completed.
+    """
+    whole = {t for t in told.values() if t and all(told.get(c) in (t, ()) for c in t)}
+    if whole:
+        return min(whole, key=lambda t: (-len(t), t))
+    new = tuple(sorted(c for c, t in told.items() if not t))
+    if len(new) >= needed:
+        return new
+    handed = sorted(c for c, t in told.items() if t)
+    raise RunFailedError(
+        f"round {server_round}: {len(new)} clients can hand in, a sum needs {needed};"
+        f" clients {shortened(handed)} have handed in this round with others, who are"
+        " missing. Resume the run when they are back"
+        if handed
+        else f"round {server_round}: {len(new)} clients have trained, a sum needs"
+        f" {needed} (min-fit-replies, secure-aggregation.least); mend the others and"
+        " resume the run"
+    )

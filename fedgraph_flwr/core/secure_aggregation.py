@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from .config import RunSettings, Settings
 from .errors import ConfigError, WireError
 from .fields import Field
-from .rules import flag, integer
+from .rules import flag, integer, number
 from .wire import NamedArrays, Scalar
 from .words import shortened
 
@@ -32,6 +32,8 @@ MASK_KEY = "mask-key"  # told at roll call,
 KNOWN_BY = "keys-known-by"  # and how the site knows the keys of others
 NAMED = "fingerprints"
 MASKED, LABEL = "masked", "mask-label"  # arrays of a reply
+HANDED = "handed-in-for"  # array: ids of the sum of this round, if a client is in one
+HAND_IN = "train.hand_in"  # kind of message
 MEMBERS, KEYS, TOTAL = "members", "mask-keys", "total-weight"  # in a message's header
 _FRACTION_BITS = 40
 _MOST = 2.0**22  # of a number of an update: then no sum of shares wraps
@@ -52,6 +54,8 @@ class SecureAggregation(Settings):
     sum."""
     least: int = integer(3, 2, _MOST_MEMBERS)
     """Fewest clients in a sum. Of two, each learns the other's update."""
+    hand_in_timeout_s: float = number(300.0, 0, low_open=True)
+    """With `min-fit-replies` below 1: seconds in which all who trained must hand in."""
 
 
 def check_sums(
@@ -86,10 +90,10 @@ def check_sums(
             f"client-fraction is {settings.client_fraction:g}, and sums over sets that"
             " change by lot give single updates away; set client-fraction to 1"
         )
-    elif settings.min_fit_replies < 1:
+    elif may_drop_out(settings) and settings.checkpoint_every > 1:
         problem = (
-            f"min-fit-replies is {settings.min_fit_replies:g}, and a sum without one of"
-            " its clients is noise; set min-fit-replies to 1"
+            f"checkpoint-every is {settings.checkpoint_every}, and with min-fit-replies"
+            " below 1 a resumed run must repeat each round with its set; set it to 1"
         )
     elif not sums.least <= count <= _MOST_MEMBERS:
         problem = (
@@ -122,9 +126,14 @@ def describe_sums(
     return {"secure_aggregation": {"says": says, **facts}}
 
 
+def may_drop_out(settings: RunSettings) -> bool:
+    """Whether clients train first and hand in when it is known who has trained."""
+    return settings.min_fit_replies < 1
+
+
 @dataclass(frozen=True)
 class SumOf:
-    """The clients of a sum, ascending, with their keys and their weights together."""
+    """The clients of a sum, ascending, the keys of all clients, the members' weight."""
 
     members: tuple[int, ...]
     keys: Mapping[int, str]
@@ -132,9 +141,11 @@ class SumOf:
 
     def to_header(self) -> dict[str, Scalar]:
         """Write it into the header of a message."""
-        keys = json.dumps([self.keys[c] for c in self.members])
         ids = " ".join(map(str, self.members))
-        return {MEMBERS: ids, KEYS: keys, TOTAL: self.total}
+        return {MEMBERS: ids, KEYS: self._keys(), TOTAL: self.total}
+
+    def _keys(self) -> str:
+        return json.dumps({str(c): self.keys[c] for c in sorted(self.keys)})
 
     @classmethod
     def from_header(cls, header: Mapping[str, Scalar]) -> SumOf:
@@ -147,15 +158,14 @@ class SumOf:
         """
         ids, total = header.get(MEMBERS), header.get(TOTAL)
         try:
-            keys = json.loads(str(header.get(KEYS)))
-        except (ValueError, RecursionError):
-            keys = None
+            given = dict(json.loads(str(header.get(KEYS))))
+            keys = {int(c): key for c, key in given.items() if isinstance(key, str)}
+        except (ValueError, TypeError, RecursionError):
+            keys = {}
         if isinstance(ids, str) and _IDS.fullmatch(ids) and type(total) is int:
             members = tuple(map(int, ids.split()))
-            are_keys = isinstance(keys, list) and len(keys) == len(members)
-            is_sorted = list(members) == sorted(set(members))
-            if are_keys and is_sorted and all(isinstance(k, str) for k in keys):
-                return cls(members, dict(zip(members, keys, strict=True)), total)
+            if list(members) == sorted(keys.keys() & {*members}):
+                return cls(members, keys, total)
         raise WireError(
             f"the server's message does not say whose sum it asks for: {MEMBERS} is"
             f" {shortened(ids)}, {TOTAL} {shortened(total)}; both ends must run the"
@@ -191,7 +201,7 @@ class SumOf:
             "run": run,
             "round": server_round,
             "members": list(self.members),
-            "keys": [self.keys[c] for c in self.members],
+            "keys": self._keys(),
             "config": config_sha256,
             "received": received,
             "total": self.total,

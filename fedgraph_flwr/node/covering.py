@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from flwr.app import MessageType, RecordDict
-from numpy.typing import NDArray
 
-from clients.handed_in import HandedIn
+from clients.handed_in import HandedIn, KeptUpdates, Update
 from clients.sealing import KeyRing
 from clients.site_database import site_database
 
-from ..core.errors import FedGraphError, PolicyError, WireError, full_reason
+from ..core.errors import PolicyError, WireError, full_reason
 from ..core.process import log_failure
 from ..core.secure_aggregation import (
+    HAND_IN,
+    HANDED,
     LABEL,
     MASKED,
     SumOf,
     Vector,
     digest,
     encode,
+    may_drop_out,
 )
 from ..core.wire import (
     EXPERIMENT,
@@ -86,8 +89,8 @@ class Cover:
     def __call__(self, kind: str, asked: RecordDict, reply: RecordDict) -> RecordDict:
         """Return the reply covered; a client that may not hand in fails by name.
 
-        Arrays are in no other reply than that to training, and none is left beside the
-        covered ones.
+        Arrays are in no other reply than that to training or to the hand-in, and none
+        is left beside the covered ones.
 
         Raises
         ------
@@ -96,48 +99,101 @@ class Cover:
         """
         came, header = unpack(asked)
         made, own_header = unpack(reply)
-        passed, parts = {}, {}
+        left = {c: replace(p, arrays={}, evaluation={}) for c, p in made.items()}
+        updates: dict[int, Update] = {}
         for client, parcel in made.items():
-            passed[client] = replace(parcel, arrays={}, evaluation={})
-            if parcel.error or not parcel.arrays:
+            if parcel.error:
                 continue
-            try:
-                if kind != MessageType.TRAIN:
+            with self._naming(client, left):
+                if kind == HAND_IN:
+                    updates[client] = self._kept(header).read(client)
+                elif parcel.arrays and kind != MessageType.TRAIN:
                     raise WireError("arrays that are no update: no pad covers them")
-                parts[client] = self._part(client, parcel, came[client].arrays, header)
-            except FedGraphError as error:
-                passed[client] = self._failed(client, parcel, error)
-        with site_database(self.root).transaction() as db:
-            for client, part in list(parts.items()):
-                try:
-                    part.handed.remember(db, over_runs=is_site(self.visit.node))
-                except WireError as error:
-                    passed[client] = self._failed(client, made[client], error)
-                    del parts[client]
-        for client, part in parts.items():  # all of it is on the disk by now
-            passed[client] = replace(passed[client], arrays=part.padded())
-            self.visit.sums[client] = {
-                "members": list(part.handed.members),
-                "label": part.handed.label.hex()[:16],
-                "keys": known_by(self.visit.node),
-            }
-        return pack(passed, own_header)
+                elif parcel.arrays:
+                    updates[client] = self._update(parcel, came[client].arrays)
+        if kind == MessageType.TRAIN and may_drop_out(self.resolved.settings):
+            found = self._kept(header).write(updates)
+            arrays: dict[int, NamedArrays] = {c: {HANDED: i} for c, i in found.items()}
+        else:
+            arrays = self._hand_in(updates, header, left)
+        return pack(
+            {c: replace(p, arrays=arrays.get(c, {})) for c, p in left.items()},
+            own_header,
+        )
 
-    def _failed(self, client: int, parcel: Parcel, error: FedGraphError) -> Parcel:
-        reason = full_reason(error)
-        self.visit.failures[client] = reason
-        log_failure(f"client {client} hands nothing in", error)
-        if is_site(self.visit.node):
-            return failure(replace(parcel, error=reason))
-        return Parcel(error=reason, metrics=parcel.metrics)
+    @contextmanager
+    def _naming(self, client: int, left: dict[int, Parcel]) -> Iterator[None]:
+        """Let a client fail by name whose update may not leave."""
+        try:
+            yield
+        except (WireError, PolicyError) as error:
+            log_failure(f"client {client} hands nothing in", error)
+            reason = self.visit.failures[client] = full_reason(error)
+            failed = replace(left[client], error=reason)
+            left[client] = failure(failed) if is_site(self.visit.node) else failed
 
-    def _part(
+    def _kept(self, header: Mapping[str, Scalar]) -> KeptUpdates:
+        number, experiment = int(header[SERVER_ROUND]), str(header[EXPERIMENT])
+        return KeptUpdates(self.root, experiment, number, self.run)
+
+    def _update(self, parcel: Parcel, came: NamedArrays) -> Update:
+        """Read a client's update from its reply, with the client's own weight.
+
+        Raises
+        ------
+        WireError
+            What is to be sent is no model of the tensors that came.
+        """
+        received, trained = select(SHARED, came), select(SHARED, parcel.arrays)
+        shapes = {n: a.shape for n, a in received.items()}
+        is_model = {n: a.shape for n, a in trained.items()} == shapes
+        if len(trained) < len(parcel.arrays) or not is_model:
+            raise WireError(
+                f"{shortened(sorted(parcel.arrays))} are to be sent and"
+                f" {shortened(sorted(received))} came: pads cover the tensors of a"
+                " model that came, and nothing beside it; switch"
+                " secure-aggregation.on off"
+            )
+        # Counted here: a server that chose weights could read single updates.
+        is_even = self.resolved.settings.weighting == "uniform"
+        steps = [
+            trained[n].astype(np.float64).ravel()
+            - received[n].astype(np.float64).ravel()
+            for n in sorted(received)
+        ]
+        return Update(
+            weight=1 if is_even else int(parcel.metrics[NUM_EXAMPLES]),
+            received=digest(received),
+            numbers=np.concatenate(steps),
+        )
+
+    def _hand_in(
         self,
-        client: int,
-        parcel: Parcel,
-        came: NamedArrays,
+        updates: Mapping[int, Update],
         header: Mapping[str, Scalar],
-    ) -> Part:
+        left: dict[int, Parcel],
+    ) -> dict[int, NamedArrays]:
+        """Cover updates, once it is on the disk whose sums they are parts of."""
+        parts: dict[int, Part] = {}
+        for client, update in updates.items():
+            with self._naming(client, left):
+                parts[client] = self._part(client, update, header)
+        with site_database(self.root).transaction() as db:
+            for client, part in [*parts.items()]:
+                with self._naming(client, left):
+                    part.handed.remember(db, over_runs=is_site(self.visit.node))
+        how = known_by(self.visit.node)
+        good = {c: part for c, part in parts.items() if not left[c].error}
+        for client, part in good.items():
+            handed = part.handed
+            self.visit.sums[client] = {
+                "members": list(handed.members),
+                "label": handed.label.hex()[:16],
+                "keys": how,
+            }
+        return {c: part.padded() for c, part in good.items()}
+
+    def _part(self, client: int, update: Update, header: Mapping[str, Scalar]) -> Part:
         """Check whose sum is asked for, and write the update as a vector.
 
         Raises
@@ -145,30 +201,25 @@ class Cover:
         WireError, PolicyError
             As the messages say; nothing of the client leaves.
         """
-        sum_of = SumOf.from_header(header)
+        sum_of, number = SumOf.from_header(header), int(header[SERVER_ROUND])
         experiment = str(header[EXPERIMENT])
         ring = KeyRing(self.root / experiment / f"client-{client}", client_id=client)
         self._check_members(client, sum_of, ring)
-        received = select(SHARED, came)
         label = sum_of.label(
             experiment=experiment,
             run=self.run,
-            server_round=int(header[SERVER_ROUND]),
+            server_round=number,
             config_sha256=self.config_sha256,
-            received=digest(received),
+            received=update.received,
         )
-        # The site's own count: a server that chose weights could read single updates.
-        is_even = self.resolved.settings.weighting == "uniform"
-        weight = 1 if is_even else int(parcel.metrics[NUM_EXAMPLES])
-        update = _update(client, parcel.arrays, received)
-        vector = encode(update, weight, sum_of.total)
+        vector = encode(update.numbers, update.weight, sum_of.total)
         handed = HandedIn(
             experiment=experiment,
             client=client,
-            server_round=int(header[SERVER_ROUND]),
+            server_round=number,
             members=sum_of.members,
             label=label,
-            received=digest(received),
+            received=update.received,
             vector=hashlib.sha256(vector.tobytes()).hexdigest(),
         )
         return Part(handed=handed, vector=vector, ring=ring)
@@ -181,24 +232,24 @@ class Cover:
         WireError, PolicyError
         """
         members, keys = sum_of.members, sum_of.keys
-        least = self.resolved.secagg.least
-        if len(members) < self.visit.policy.least_in_sum:
+        least, asks = self.resolved.secagg.least, self.visit.policy.least_in_sum
+        if len(members) < asks:
             raise PolicyError(
                 f"this site's policy (least-in-sum) does not allow a sum of"
-                f" {len(members)} clients; it needs"
-                f" {self.visit.policy.least_in_sum}, or ask its operator"
+                f" {len(members)} clients; it needs {asks}, or ask its operator"
             )
-        others = set(members) - set(self.hosted)
-        is_alone = is_site(self.visit.node) and len(others) == 1
-        if client not in members or len(members) < least or is_alone:
+        is_alone = is_site(self.visit.node) and len({*members} - {*self.hosted}) == 1
+        is_part = not may_drop_out(self.resolved.settings) and len(members) < len(keys)
+        if client not in members or len(members) < least or is_alone or is_part:
             raise WireError(
                 f"client {client} is asked for a sum of clients {shortened(members)}:"
                 f" refused; it must be one of at least {least}"
-                " (secure-aggregation.least), and not all but one of them may be of one"
-                " site, which would learn that one's update"
+                " (secure-aggregation.least), of all clients if min-fit-replies is 1,"
+                " and not all but one of them may be of one site, which would learn"
+                " that one's update"
             )
-        others_keys = {c: key for c, key in keys.items() if c != client}
-        ring.pin(others_keys, trusted_peers(self.visit.node))
+        others = {c: key for c, key in keys.items() if c != client}
+        ring.pin(others, trusted_peers(self.visit.node))
         parts = [part for key in keys.values() for part in (key[:64], key[64:128])]
         if keys[client] != ring.public_key or len(set(parts)) < len(parts):
             raise WireError(
@@ -206,26 +257,3 @@ class Cover:
                 " or two clients have one key: refused, as pads of such keys cover"
                 " nothing; do not trust that server"
             )
-
-
-def _update(
-    client: int, sent: NamedArrays, received: NamedArrays
-) -> NDArray[np.float64]:
-    """Trained minus received numbers, by name, as one vector.
-
-    Raises
-    ------
-    WireError
-        What is to be sent is no model of the tensors that came.
-    """
-    trained = select(SHARED, sent)
-    shapes = {n: a.shape for n, a in received.items()}
-    if len(trained) < len(sent) or {n: a.shape for n, a in trained.items()} != shapes:
-        raise WireError(
-            f"client {client} sends {shortened(sorted(sent))} and was sent"
-            f" {shortened(sorted(received))}: pads cover the tensors of a model that"
-            " came, and nothing beside it; switch secure-aggregation.on off"
-        )
-    exact = {n: a.astype(np.float64) for n, a in trained.items()}
-    steps = [(exact[n] - received[n].astype(np.float64)).ravel() for n in sorted(exact)]
-    return np.concatenate([*steps, np.zeros(0)])

@@ -24,6 +24,7 @@ from ..common_fields import COMMON
 from ..core.errors import FedGraphError, PolicyError, WireError, full_reason
 from ..core.fields import Field, Kind, find
 from ..core.privacy_settings import METRIC as PRIVACY
+from ..core.secure_aggregation import HAND_IN
 from ..core.wire import (
     FRESH_START,
     NO_CLIENTS,
@@ -43,7 +44,7 @@ from .node_config import NodeConfig
 from .policy import OPEN, Policy
 
 Array = NDArray[Any]
-KINDS = ("query", f"query.{OPENING}", "train", "evaluate")  # of messages
+KINDS = ("query", f"query.{OPENING}", "train", HAND_IN, "evaluate")  # of messages
 _KEPT_ON_FAILURE = (PRIVACY, *TIMING)
 _PAGES = {kind.__name__: kind.PAGE for kind in FedGraphError.__subclasses__()}
 _KEY = re.compile(rf"policy \(({'|'.join(Policy.config_fields())})\b")

@@ -74,16 +74,22 @@ if TYPE_CHECKING:
     from clients.graphs.batching import ClientData
 
 
-def agree(visit: Visit, run_config: Mapping[str, Any]) -> tuple[Resolved, list[int]]:
-    """Return the run as this node takes it, and the ids of the clients hosted here."""
+def agree(
+    visit: Visit, run_config: Mapping[str, Any], *, computes: bool = True
+) -> tuple[Resolved, list[int]]:
+    """Return the run as this node takes it, and the ids of the clients hosted here.
+
+    ``computes``: whether torch will be needed, which takes seconds to import.
+    """
     if plugins.named_in(run_config):  # whose files are compared with their pins
         resolved, hosted = agree_at(visit.node, visit.policy, run_config)
     else:
         node, config = tuple(visit.node.items()), tuple(run_config.items())
         resolved, hosted = _agreed(node, visit.policy, config)
-    import torch  # here: a message that is refused needs none
+    if computes:
+        import torch  # here: a message that is refused needs none
 
-    torch.set_num_threads(resolved.settings.torch_threads)
+        torch.set_num_threads(resolved.settings.torch_threads)
     return resolved, hosted
 
 
@@ -135,7 +141,7 @@ def serve(
         try:
             if refused:
                 raise refused.with_traceback(None)
-            experiment = experiment or _bound(kind, context, resolved, header)
+            experiment = experiment or bound_to(kind, context, resolved, header)
             if resolved.params.is_sealed or resolved.secagg.on:
                 begin_folder(root, experiment, client_id)
             store = ClientStore(
@@ -297,7 +303,7 @@ def clear_kept() -> None:
     clear_recent()
 
 
-def _bound(
+def bound_to(
     kind: str, context: Context, resolved: Resolved, header: Mapping[str, Scalar]
 ) -> str:
     """Return the name of the experiment that this run is bound to."""

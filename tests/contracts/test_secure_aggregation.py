@@ -14,11 +14,14 @@ from matrix import one_per_strategy
 from clients.handed_in import HandedIn
 from clients.sealing import KeyRing, fingerprint, read_site_key, site_key_file
 from clients.site_database import site_database
+from fedgraph_flwr import client_app
 from fedgraph_flwr.core.audit_log import FILE, AuditLog
 from fedgraph_flwr.core.errors import ConfigError, RunFailedError, WireError
 from fedgraph_flwr.core.secure_aggregation import KEYS, MASKED, MEMBERS, TOTAL
 from fedgraph_flwr.core.wire import pack, unpack
 from simulations import contract
+from simulations.tiny_runs import Lab
+from strategies.sums import choose_members
 
 ON = {
     "secure-aggregation.on": True,
@@ -66,15 +69,17 @@ def lie(monkeypatch, change, *, server_round=1, to=VICTIM):
 
     def before(_, message):
         header = message.content.get("header", {})
-        if toys.round_of(message) == server_round and f"{to}/arrays" in message.content:
-            members = [int(c) for c in header[MEMBERS].split()]
-            told = dict(zip(members, json.loads(header[KEYS]), strict=True))
+        is_asked = MEMBERS in header and any(
+            name.startswith(f"{to}/") for name in message.content
+        )
+        if is_asked and toys.round_of(message) == server_round:
+            told = {int(c): key for c, key in json.loads(header[KEYS]).items()}
             told, total = change(told, header[TOTAL]) or (told, header[TOTAL])
             message.content["header"] = ConfigRecord(
                 {
                     **header,
                     MEMBERS: " ".join(map(str, sorted(told))),
-                    KEYS: json.dumps([told[c] for c in sorted(told)]),
+                    KEYS: json.dumps(told),
                     TOTAL: total,
                 }
             )
@@ -236,6 +241,82 @@ def test_a_run_again_without_one_client_needs_another_seed(run, tmp_path):
     run("fedavg graph-classification", node_configs=nodes, **again)
 
 
+DROP = {**ON, "min-fit-replies": 0.5, "num-server-rounds": 3}
+
+
+def test_who_fails_in_training_is_not_in_the_sum(run, monkeypatch):
+    """The mean is of those who have trained, as without pads."""
+    toys.fail_when(monkeypatch, lambda client, number: (client, number) == (1, 2))
+    found = run("fedavg graph-classification", nodes=4, **DROP)
+    plain = {**DROP, "secure-aggregation.on": False}
+    expected = run("fedavg graph-classification", nodes=4, **plain)
+    assert [f["client"] for f in found.summary["failures"]] == [1]
+    for name, values in expected.models["global"].items():
+        mine = found.models["global"][name]
+        np.testing.assert_allclose(mine, values, rtol=1e-3, atol=1e-4)
+
+
+def test_without_a_failure_handing_in_later_gives_the_same_bytes(run):
+    at_once, later = (
+        run("fedavg graph-classification", **{**DROP, "min-fit-replies": share})
+        for share in (1, 0.5)
+    )
+    assert at_once.sha == later.sha
+
+
+def test_who_is_lost_in_the_hand_in_is_waited_for(run, monkeypatch, tmp_path):
+    """A run that is resumed repeats the round with the same clients and bytes."""
+    places = {f"{k}-dir": str(tmp_path / k) for k in ("state", "results")}
+    whole = run("fedavg graph-classification", nodes=4, **DROP)
+    bound = client_app.bound_to
+    lost = []
+
+    def fails(kind, context, resolved, header):
+        if header["server-round"] == 2 and "1" in str(context.node_config) and not lost:
+            lost.append(context.node_id)
+            raise OSError("gone")
+        return bound(kind, context, resolved, header)
+
+    monkeypatch.setattr(client_app, "bound_to", fails)
+    words = "handed nothing in within secure-aggregation.hand-in-timeout-s = 300"
+    with pytest.raises(RunFailedError, match=words):
+        run("fedavg graph-classification", nodes=4, **DROP, **places)
+    (path,) = (tmp_path / "results").iterdir()
+    again = {**DROP, **places, "resume": str(path)}
+    toys.fail_when(monkeypatch, lambda client, number: (client, number) == (3, 2))
+    with pytest.raises(RunFailedError, match="handed in this round with others"):
+        run("fedavg graph-classification", nodes=4, **again)
+    monkeypatch.undo()
+    found = run("fedavg graph-classification", nodes=4, **again)
+    assert found.sha == whole.sha
+
+
+@pytest.mark.parametrize("share", [1, 0.5])
+def test_a_killed_run_goes_on_to_the_same_bytes(toy_data, tmp_path, share):
+    settings = {**DROP, "min-fit-replies": share, "num-clients": 3}
+    settings.pop("num-server-rounds")
+    contract.resumes_after_a_kill(Lab(tmp_path, settings), "fedavg")
+
+
+@pytest.mark.parametrize(
+    ("told", "members"),
+    [
+        ({0: (), 1: (), 3: ()}, (0, 1, 3)),
+        ({0: (0, 1, 2), 1: (), 2: (), 3: ()}, (0, 1, 2)),
+        ({0: (0, 1, 2), 1: (), 3: (), 4: ()}, (1, 3, 4)),
+        ({0: (0, 1), 1: (0, 1), 2: (2, 3, 4), 3: (), 4: ()}, (2, 3, 4)),
+        ({0: (0, 1, 2), 1: (1, 2, 3), 2: (), 3: ()}, (1, 2, 3)),
+        ({0: (0, 1, 2), 1: (1, 2, 3), 2: (0, 1, 2), 3: ()}, None),
+    ],
+)
+def test_a_round_that_is_repeated_has_the_set_that_it_had(told, members):
+    if members:
+        assert choose_members(told, 1, 3) == members
+        return
+    with pytest.raises(RunFailedError, match="handed in this round with others"):
+        choose_members(told, 1, 3)
+
+
 def test_a_client_hands_in_once(tmp_path):
     """Another vector under one label, or one round for another set, is refused."""
     first = {
@@ -337,7 +418,7 @@ REFUSED = {
     [
         *(({"method": m.split()[0]}, w) for m, w in REFUSED.items()),
         ({"client-fraction": 0.5}, "client-fraction is 0.5"),
-        ({"min-fit-replies": 0.5}, "min-fit-replies is 0.5"),
+        ({"min-fit-replies": 0.5, "checkpoint-every": 2}, "checkpoint-every is 2"),
         ({"robust.rule": "median"}, "robust.rule 'median' compares updates"),
         ({"num-clients": 2}, "2 clients train, and a sum is of 3"),
     ],
