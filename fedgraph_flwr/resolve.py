@@ -170,7 +170,7 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     robust = build(RobustSettings, run_config, {})
     check_robust(robust, settings, method.strategy.NO_RULE)
     secagg = build(SecureAggregation, run_config, {})
-    why_no_sums = method.strategy.why_no_sums(robust)
+    why_no_sums = method.strategy.why_no_sums(robust, settings, **method.options)
     check_sums(secagg, settings, why_no_sums, (*task.sends(), *params.sends()))
     read = settings, privacy, robust, secagg, task, params
     return Resolved(

@@ -124,8 +124,6 @@ class Paper(ABC):
     # Why ``robust.rule`` cannot replace a mean; "" where :meth:`step` asks ``combine``
     # or ``join`` for every mean. Whoever overrides ``step`` says it anew.
     NO_RULE: ClassVar[str] = ""
-    # Why sums of updates do not do for it, though it averages by ``combine``.
-    NO_SUMS: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -179,13 +177,21 @@ class Paper(ABC):
             cls.NO_RULE = "its server does not average models by combine()"
 
     @classmethod
-    def why_no_sums(cls, robust: RobustSettings) -> str:
-        """Say why its server needs more than sums of updates; "" if it does not."""
+    def why_no_sums(
+        cls,
+        robust: RobustSettings,
+        settings: RunSettings,  # noqa: ARG003
+        **options: Any,  # noqa: ARG003
+    ) -> str:
+        """Say why its server needs more than sums of updates; "" if it does not.
+
+        ``options`` are those of the method, which tell variants apart.
+        """
         if robust.is_on:
             return f"robust.rule {robust.rule!r} compares updates"
         if cls.weight is not Paper.weight:
             return "it weighs clients by itself, and clients must weigh themselves"
-        return cls.NO_RULE or cls.NO_SUMS
+        return cls.NO_RULE
 
     # What a paper fills in -------------------------------------------------------
 
@@ -269,6 +275,10 @@ class Paper(ABC):
         """Return the sets of clients that train one server model; all by default."""
         each = [[client] for client in sorted(self.clients)]
         return each if self.OWN_CLUSTERS else [self.trainers()]
+
+    def sums(self) -> list[list[int]]:
+        """Return the sets of clients of whose updates the server asks for a sum."""
+        return [self.trainers()]
 
     def trainers(self) -> list[int]:
         """Return all clients but those held out from training, ascending."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import WARNING
 
@@ -76,7 +76,7 @@ class Round:
         self.asked: list[int] = []  # clients that are to take part, ascending
         self.good: dict[int, Parcel] = {}
         self.is_summed = False  # the server is to see no single update
-        self.sum: RoundSum | None = None  # where it is known whose
+        self.sums: dict[int, RoundSum] = {}  # by client, where it is known whose
         self._strategy = strategy
         self._began_at = began_at
         self._addressed: set[int] = set()  # of those asked, whose node is online
@@ -106,11 +106,19 @@ class Round:
                 f" {shortened(lacking)}; add them, and let client-fraction choose who"
                 " trains"
             )
+        if is_training and strategy.secagg.on:
+            self.is_summed = any(strategy.uplink(number, c) for c in self.asked)
+            if self.is_summed and not may_drop_out(strategy.settings):
+                self._begin_sums(strategy.sums(), outgoing)
         parcels = {
-            c: Parcel(arrays=outgoing[c], facts=strategy.facts(c)) for c in self.asked
+            c: Parcel(
+                arrays=outgoing[c],
+                facts=strategy.facts(c)
+                | (self.sums[c].sum_of.to_facts() if c in self.sums else {}),
+            )
+            for c in self.asked
         }
-        if not is_hand_in:
-            self._one_sent = next((p.arrays for p in parcels.values()), {})
+        self._one_sent = next((p.arrays for p in parcels.values()), {})
         hosts = strategy.directory.hosts(grid, parcels)
         header: dict[str, Scalar] = {
             SERVER_ROUND: number,
@@ -119,11 +127,6 @@ class Round:
         }
         if others := strategy.lives.to_text():
             header[EARLIER_RUNS] = others
-        if is_training and strategy.secagg.on:
-            self.is_summed = any(strategy.uplink(number, c) for c in self.asked)
-            if self.is_summed and not may_drop_out(strategy.settings):
-                self.sum = RoundSum.of(strategy, number, self.asked, self._one_sent)
-        header |= self.sum.sum_of.to_header() if self.sum else {}
         contents = {
             node: pack({c: parcels[c] for c in members}, header)
             for node, members in hosts.items()
@@ -203,32 +206,43 @@ class Round:
         strategy, number = self._strategy, self.report.server_round
         if not self.is_summed:
             return good
-        if self.sum is None:
+        if not self.sums:
             told = {c: tuple(map(int, p.arrays[HANDED])) for c, p in good.items()}
             needed = max(self._needed(), strategy.secagg.least)
             members = choose_members(told, number, needed)
-            self.sum = RoundSum.of(strategy, number, members, self._one_sent)
+            self._begin_sums([members], dict.fromkeys(members, self._one_sent))
             handed = self._hand_in(grid)
             good = {c: replace(good[c], arrays=handed[c].arrays) for c in members}
-        return self.sum.open(good, strategy.robust.guard)
+        found: dict[int, Parcel] = {}
+        for one in {id(s): s for s in self.sums.values()}.values():
+            of_sum = {c: good[c] for c in one.sum_of.members}
+            found |= one.open(of_sum, strategy.robust.guard)
+        return dict(sorted(found.items()))
+
+    def _begin_sums(
+        self, sets: Iterable[Sequence[int]], sent: Mapping[int, NamedArrays]
+    ) -> None:
+        for members in sets:
+            one = RoundSum.of(
+                self._strategy, self.report.server_round, members, sent[members[0]]
+            )
+            self.sums |= dict.fromkeys(members, one)
 
     def _hand_in(self, grid: Grid) -> dict[int, Parcel]:
         """Ask the clients of the sum for their covered updates."""
-        assert self.sum is not None
-        strategy, members = self._strategy, self.sum.sum_of.members
-        hand_in = Round(
-            strategy, Phase.HAND_IN, self.report.server_round, began_at=self._began_at
-        )
-        hand_in.report, hand_in.sum, hand_in.asked = self.report, self.sum, [*members]
+        strategy, number = self._strategy, self.report.server_round
+        hand_in = Round(strategy, Phase.HAND_IN, number, began_at=self._began_at)
+        hand_in.report, hand_in.sums = self.report, self.sums
+        hand_in.asked = sorted(self.sums)
         wait_s = strategy.secagg.hand_in_timeout_s
         messages = hand_in.messages(grid)
         handed = hand_in._read(exchange(grid, messages, wait_s))
-        if lost := [c for c in members if c not in handed]:
+        if lost := [c for c in self.sums if c not in handed]:
             of_lost = {c: self.report.failures[c] for c in lost}
             raise RunFailedError(
-                f"round {self.report.server_round}: clients {shortened(lost)} handed"
-                " nothing in within secure-aggregation.hand-in-timeout-s ="
-                f" {wait_s:g}, and without them the sum cannot be opened:"
+                f"round {number}: clients {shortened(lost)} handed nothing in within"
+                f" secure-aggregation.hand-in-timeout-s = {wait_s:g}, and without them"
+                " the sum cannot be opened:"
                 f" {tell_reasons(of_lost, strategy.sites)}. Resume the run when they"
                 " are back"
             )
@@ -327,7 +341,7 @@ class Round:
         return Expected(
             info=strategy.clients[client],
             phase=self.phase,
-            layout=self.sum.layout if self.sum else layout,
+            layout=self.sums[client].layout if client in self.sums else layout,
             due=self._due(),
             on_all=is_closing and strategy.scores_elsewhere,
             neighbours=strategy.neighbours(client),

@@ -22,9 +22,9 @@ from fedgraph_flwr.core.secure_aggregation import (
 )
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
 from fedgraph_flwr.core.words import shortened
-from fedgraph_flwr.methods.fedavg import SHARED
+from fedgraph_flwr.methods.fedavg import DELTA, SHARED
 
-from .averaging import flatten, out_of_proportion, unflatten
+from .averaging import FloatArray, flatten, out_of_proportion, unflatten
 from .paper import Paper
 from .replies import Layout
 
@@ -39,12 +39,15 @@ class RoundSum:
         What its clients train from.
     label : bytes
         As they make it, if they were told the same.
+    sends_updates : bool
+        The strategy steps on updates, and not on models.
     """
 
     server_round: int
     sum_of: SumOf
     received: NamedArrays
     label: bytes
+    sends_updates: bool
 
     @classmethod
     def of(
@@ -61,7 +64,7 @@ class RoundSum:
         }
         total = int(sum(strategy.weight(c) for c in members))
         sum_of = SumOf(tuple(members), keys, total)
-        received = select(SHARED, sent)
+        received, kind = select(SHARED, sent), strategy.uplink(server_round, members[0])
         label = sum_of.label(
             experiment=strategy.experiment,
             run=strategy.lives.run,
@@ -70,7 +73,11 @@ class RoundSum:
             received=digest(received),
         )
         return cls(
-            server_round=server_round, sum_of=sum_of, received=received, label=label
+            server_round=server_round,
+            sum_of=sum_of,
+            received=received,
+            label=label,
+            sends_updates=all(name.startswith(DELTA) for name in kind),
         )
 
     @property
@@ -115,19 +122,26 @@ class RoundSum:
                 " cancel, though all labels agree. A key or the software of one client"
                 " is wrong; nobody can tell whose. Resume the run"
             )
+        arrays = with_prefix(SHARED, self._moved(mean))
+        given = with_prefix(SHARED, self.received)
+        if self.sends_updates:
+            arrays = with_prefix(DELTA, unflatten(mean, self.received))
+            given = {}
+        if guard and (found := out_of_proportion({0: arrays}, given, guard)):
+            raise RunFailedError(
+                f"{about}, the mean of all, which shows no single client: {found[0]}"
+            )
+        return {c: replace(p, arrays=arrays) for c, p in replies.items()}
+
+    def _moved(self, mean: FloatArray) -> NamedArrays:
+        """Add a mean update to what was sent."""
         exact: NamedArrays = {n: a.astype(np.float64) for n, a in self.received.items()}
-        moved = unflatten(flatten(exact) + mean, exact)
-        model: NamedArrays = {}
+        moved, model = unflatten(flatten(exact) + mean, exact), NamedArrays()
         for name, like in self.received.items():
             is_float = like.dtype.kind == "f"  # the others are counters
             new = moved[name] if is_float else np.rint(moved[name])
             model[name] = new.astype(like.dtype)
-        if guard and (found := out_of_proportion({0: model}, self.received, guard)):
-            raise RunFailedError(
-                f"{about}, the mean of all, which shows no single client: {found[0]}"
-            )
-        arrays = with_prefix(SHARED, model)
-        return {c: replace(p, arrays=arrays) for c, p in replies.items()}
+        return model
 
 
 def choose_members(

@@ -324,7 +324,11 @@ def hash_modules(folders: Iterable[str], *, without: str = "") -> str:
     return digest.hexdigest()
 
 
-_NAMES = {"query": "roll call", "query.opening": "opening"}  # of types of messages
+_NAMES = {  # of types of messages
+    "query": "roll call",
+    "query.opening": "opening",
+    "train.hand_in": "hand-in",
+}
 
 
 def name_message(kind: str) -> str:
@@ -376,7 +380,7 @@ class Entry:
     run : int
         Flower's number of the run, as ``flwr ls`` lists it.
     message : str
-        "roll call", "opening", "train" or "evaluate".
+        "roll call", "opening", "train", "hand-in" or "evaluate".
     client, round : int, optional
         No client if the whole message was refused; no round at roll call.
     outcome : str

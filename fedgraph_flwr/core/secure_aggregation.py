@@ -34,7 +34,8 @@ NAMED = "fingerprints"
 MASKED, LABEL = "masked", "mask-label"  # arrays of a reply
 HANDED = "handed-in-for"  # array: ids of the sum of this round, if a client is in one
 HAND_IN = "train.hand_in"  # kind of message
-MEMBERS, KEYS, TOTAL = "members", "mask-keys", "total-weight"  # in a message's header
+MEMBERS, KEYS, TOTAL = "members", "mask-keys", "total-weight"  # facts for a client
+UPDATE_NORM = "update-norm"  # metric, where clusters are made by norms
 _FRACTION_BITS = 40
 _MOST = 2.0**22  # of a number of an update: then no sum of shares wraps
 _MOST_MEMBERS = 256  # each pair of them has a pad
@@ -139,8 +140,8 @@ class SumOf:
     keys: Mapping[int, str]
     total: int
 
-    def to_header(self) -> dict[str, Scalar]:
-        """Write it into the header of a message."""
+    def to_facts(self) -> dict[str, Scalar]:
+        """Write it into a parcel to a client."""
         ids = " ".join(map(str, self.members))
         return {MEMBERS: ids, KEYS: self._keys(), TOTAL: self.total}
 
@@ -148,17 +149,17 @@ class SumOf:
         return json.dumps({str(c): self.keys[c] for c in sorted(self.keys)})
 
     @classmethod
-    def from_header(cls, header: Mapping[str, Scalar]) -> SumOf:
-        """Read what :meth:`to_header` wrote.
+    def from_facts(cls, facts: Mapping[str, Scalar]) -> SumOf:
+        """Read what :meth:`to_facts` wrote.
 
         Raises
         ------
         WireError
-            It is no such header.
+            It is not there, or malformed.
         """
-        ids, total = header.get(MEMBERS), header.get(TOTAL)
+        ids, total = facts.get(MEMBERS), facts.get(TOTAL)
         try:
-            given = dict(json.loads(str(header.get(KEYS))))
+            given = dict(json.loads(str(facts.get(KEYS))))
             keys = {int(c): key for c, key in given.items() if isinstance(key, str)}
         except (ValueError, TypeError, RecursionError):
             keys = {}

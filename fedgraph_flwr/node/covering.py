@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from flwr.app import MessageType, RecordDict
+from numpy.typing import NDArray
 
 from clients.handed_in import HandedIn, KeptUpdates, Update
 from clients.sealing import KeyRing
@@ -22,6 +23,7 @@ from ..core.secure_aggregation import (
     HANDED,
     LABEL,
     MASKED,
+    UPDATE_NORM,
     SumOf,
     Vector,
     digest,
@@ -40,7 +42,7 @@ from ..core.wire import (
     unpack,
 )
 from ..core.words import shortened
-from ..methods.fedavg import SHARED
+from ..methods.fedavg import DELTA, SHARED
 from ..resolve import Resolved
 from .gate import Visit, failure
 from .node_config import is_site, known_by, trusted_peers
@@ -111,11 +113,12 @@ class Cover:
                     raise WireError("arrays that are no update: no pad covers them")
                 elif parcel.arrays:
                     updates[client] = self._update(parcel, came[client].arrays)
+                    left[client] = self._with_norm(left[client], updates[client])
         if kind == MessageType.TRAIN and may_drop_out(self.resolved.settings):
             found = self._kept(header).write(updates)
             arrays: dict[int, NamedArrays] = {c: {HANDED: i} for c, i in found.items()}
         else:
-            arrays = self._hand_in(updates, header, left)
+            arrays = self._hand_in(updates, came, header, left)
         return pack(
             {c: replace(p, arrays=arrays.get(c, {})) for c, p in left.items()},
             own_header,
@@ -145,6 +148,8 @@ class Cover:
             What is to be sent is no model of the tensors that came.
         """
         received, trained = select(SHARED, came), select(SHARED, parcel.arrays)
+        if update := select(DELTA, parcel.arrays):
+            trained = update
         shapes = {n: a.shape for n, a in received.items()}
         is_model = {n: a.shape for n, a in trained.items()} == shapes
         if len(trained) < len(parcel.arrays) or not is_model:
@@ -156,20 +161,32 @@ class Cover:
             )
         # Counted here: a server that chose weights could read single updates.
         is_even = self.resolved.settings.weighting == "uniform"
-        steps = [
-            trained[n].astype(np.float64).ravel()
-            - received[n].astype(np.float64).ravel()
-            for n in sorted(received)
-        ]
+        numbers = flat(trained)
+        if not update:
+            numbers -= flat(received)
         return Update(
             weight=1 if is_even else int(parcel.metrics[NUM_EXAMPLES]),
             received=digest(received),
-            numbers=np.concatenate(steps),
+            numbers=numbers,
         )
+
+    def _with_norm(self, parcel: Parcel, update: Update) -> Parcel:
+        """Tell the norm of an update, if clusters are made by norms."""
+        if not self.resolved.params.CLUSTERS:
+            return parcel
+        if not self.visit.policy.scores:
+            raise PolicyError(
+                "this site's policy (scores) does not allow norms of updates, by which"
+                " clusters are made; take a method without clusters, or ask its"
+                " operator"
+            )
+        norm = float(np.linalg.norm(update.numbers))
+        return replace(parcel, metrics={**parcel.metrics, UPDATE_NORM: norm})
 
     def _hand_in(
         self,
         updates: Mapping[int, Update],
+        came: Mapping[int, Parcel],
         header: Mapping[str, Scalar],
         left: dict[int, Parcel],
     ) -> dict[int, NamedArrays]:
@@ -177,7 +194,8 @@ class Cover:
         parts: dict[int, Part] = {}
         for client, update in updates.items():
             with self._naming(client, left):
-                parts[client] = self._part(client, update, header)
+                sum_of = SumOf.from_facts(came[client].facts)
+                parts[client] = self._part(client, update, sum_of, header)
         with site_database(self.root).transaction() as db:
             for client, part in [*parts.items()]:
                 with self._naming(client, left):
@@ -193,7 +211,13 @@ class Cover:
             }
         return {c: part.padded() for c, part in good.items()}
 
-    def _part(self, client: int, update: Update, header: Mapping[str, Scalar]) -> Part:
+    def _part(
+        self,
+        client: int,
+        update: Update,
+        sum_of: SumOf,
+        header: Mapping[str, Scalar],
+    ) -> Part:
         """Check whose sum is asked for, and write the update as a vector.
 
         Raises
@@ -201,8 +225,7 @@ class Cover:
         WireError, PolicyError
             As the messages say; nothing of the client leaves.
         """
-        sum_of, number = SumOf.from_header(header), int(header[SERVER_ROUND])
-        experiment = str(header[EXPERIMENT])
+        number, experiment = int(header[SERVER_ROUND]), str(header[EXPERIMENT])
         ring = KeyRing(self.root / experiment / f"client-{client}", client_id=client)
         self._check_members(client, sum_of, ring)
         label = sum_of.label(
@@ -239,7 +262,8 @@ class Cover:
                 f" {len(members)} clients; it needs {asks}, or ask its operator"
             )
         is_alone = is_site(self.visit.node) and len({*members} - {*self.hosted}) == 1
-        is_part = not may_drop_out(self.resolved.settings) and len(members) < len(keys)
+        may_lack = may_drop_out(self.resolved.settings) or self.resolved.params.CLUSTERS
+        is_part = not may_lack and len(members) < len(keys)
         if client not in members or len(members) < least or is_alone or is_part:
             raise WireError(
                 f"client {client} is asked for a sum of clients {shortened(members)}:"
@@ -257,3 +281,9 @@ class Cover:
                 " or two clients have one key: refused, as pads of such keys cover"
                 " nothing; do not trust that server"
             )
+
+
+def flat(arrays: NamedArrays) -> NDArray[np.float64]:
+    """Concatenate all tensors, by name, into one vector."""
+    numbers = [arrays[n].ravel().astype(np.float64) for n in sorted(arrays)]
+    return np.concatenate([*numbers, np.zeros(0)])

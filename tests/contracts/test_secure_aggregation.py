@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from fedgraph_flwr.core.secure_aggregation import KEYS, MASKED, MEMBERS, TOTAL
 from fedgraph_flwr.core.wire import pack, unpack
 from simulations import contract
 from simulations.tiny_runs import Lab
+from strategies.gcfl import even_cut
 from strategies.sums import choose_members
 
 ON = {
@@ -28,6 +30,12 @@ ON = {
     "num-clients": 4,
     "num-server-rounds": 2,
     "shared-group": "all",
+}
+SPLITS = {
+    "gcfl.min-round": 2,
+    "gcfl.seq-length": 2,
+    "gcfl.mean-norm-threshold": 99.0,
+    "gcfl.max-norm-threshold": 0.0,
 }
 VICTIM = 1
 PERSONAL = (
@@ -68,16 +76,13 @@ def lie(monkeypatch, change, *, server_round=1, to=VICTIM):
     """Let the server change the header of a round's message to one client."""
 
     def before(_, message):
-        header = message.content.get("header", {})
-        is_asked = MEMBERS in header and any(
-            name.startswith(f"{to}/") for name in message.content
-        )
-        if is_asked and toys.round_of(message) == server_round:
-            told = {int(c): key for c, key in json.loads(header[KEYS]).items()}
-            told, total = change(told, header[TOTAL]) or (told, header[TOTAL])
-            message.content["header"] = ConfigRecord(
+        facts = message.content.get(f"{to}/facts", {})
+        if MEMBERS in facts and toys.round_of(message) == server_round:
+            told = {int(c): key for c, key in json.loads(facts[KEYS]).items()}
+            told, total = change(told, facts[TOTAL])
+            message.content[f"{to}/facts"] = ConfigRecord(
                 {
-                    **header,
+                    **facts,
                     MEMBERS: " ".join(map(str, sorted(told))),
                     KEYS: json.dumps(told),
                     TOTAL: total,
@@ -136,7 +141,7 @@ LIES = {
 def test_sums_make_the_models_that_means_make(lab, method):
     """Or the method is refused, with what its server needs beside sums."""
     words = contract.adds_up_unseen(lab, method) or ""
-    is_refused = method.split()[0] in ("gcfl", "gcfl+", *PERSONAL)
+    is_refused = method.split()[0] in ("gcfl", *PERSONAL)
     assert words.startswith("refused") == is_refused
 
 
@@ -405,8 +410,54 @@ def test_what_is_sent_tells_nothing_alone(run, monkeypatch):
         assert np.abs(bits - 0.5).max() < 5 * 0.5 / len(part) ** 0.5
 
 
+def test_sums_of_clusters(run, monkeypatch):
+    """Clusters split by norms that clients tell; none gets fewer than ``least``."""
+    sets, config = [], {**ON, **SPLITS, "num-clients": 9, "num-server-rounds": 6}
+
+    def before(_, message):
+        for client, parcel in unpack(message.content)[0].items():
+            if members := parcel.facts.get(MEMBERS):
+                sets.append((toys.round_of(message), str(client), members))
+
+    toys.on_delivery(monkeypatch, before=before)
+    found = run("gcfl+", nodes=3, **config)
+    last = [*map(tuple, found.summary["clusters"])]
+    assert len(last) > 1
+    assert min(map(len, last)) >= 3
+    for number, client, members in sets:
+        assert client in members.split()
+        same = {m for r, c, m in sets if r == number and c in members.split()}
+        assert same == {members}
+    assert run("gcfl+", nodes=1, **config).sha == found.sha
+
+
+@pytest.mark.parametrize("n", [6, 9, 17])
+def test_even_cuts_by_all_cuts(n):
+    rng = np.random.default_rng(n)
+    for _ in range(5 if n < 17 else 1):
+        ties = rng.random((n, n))
+        ties = ties + ties.T
+        np.fill_diagonal(ties, 0)
+        sides = even_cut(ties, 3)
+        assert sorted(sides[0] + sides[1]) == [*range(n)]
+        assert min(map(len, sides)) >= 3
+        assert sides[0][0] == 0
+
+        def weight(rows, ties=ties):
+            rest = [j for j in range(len(ties)) if j not in rows]
+            return ties[np.ix_(list(rows), rest)].sum()
+
+        best = min(
+            weight(rows)
+            for size in range(3, n // 2 + 1)
+            for rows in combinations(range(n), size)
+        )
+        # Beyond 16 rows it is found by moving single ones.
+        assert weight(sides[0]) <= best * (1 + 1e-9 if n <= 16 else 1.05)
+
+
 REFUSED = {
-    "gcfl+ graph-classification": "it clusters clients by their updates",
+    "gcfl graph-classification": "it compares directions of updates",
     "local graph-classification": "its server does not average models",
     "self-weight graph-classification": "each client has an average of its own",
     "centralized graph-classification": "it weighs clients by itself",
@@ -420,6 +471,7 @@ REFUSED = {
         ({"client-fraction": 0.5}, "client-fraction is 0.5"),
         ({"min-fit-replies": 0.5, "checkpoint-every": 2}, "checkpoint-every is 2"),
         ({"robust.rule": "median"}, "robust.rule 'median' compares updates"),
+        ({"method": "gcfl+", "min-fit-replies": 0.5}, "left with too few"),
         ({"num-clients": 2}, "2 clients train, and a sum is of 3"),
     ],
 )
