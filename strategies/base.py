@@ -24,14 +24,13 @@ from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.robust_settings import WEIGHT
 from fedgraph_flwr.core.seeding import numpy_rng
-from fedgraph_flwr.core.wire import WEIGHTS_HASH, NamedArrays, Parcel
+from fedgraph_flwr.core.wire import WEIGHTS_HASH, NamedArrays, Parcel, flatten
 from fedgraph_flwr.core.words import shortened
 
 from .averaging import (
     FloatArray,
     check_same_layout,
     find_bad_array,
-    flatten,
     outweighing,
     unflatten,
     weighted_mean,

@@ -24,6 +24,7 @@ from fedgraph_flwr.core.wire import (
     NUM_EXAMPLES,
     NamedArrays,
     Parcel,
+    flatten,
     select,
     with_prefix,
 )
@@ -31,7 +32,7 @@ from fedgraph_flwr.core.words import client_ranges, name_clients, shortened
 from fedgraph_flwr.methods.fedavg import DELTA, SHARED
 from fedgraph_flwr.methods.gcfl import GRAD_NORM, GCFLParams
 
-from .averaging import FloatArray, check_same_layout, flatten, unflatten
+from .averaging import FloatArray, check_same_layout, unflatten
 from .base import AbstractGraphStrategy
 from .replies import Layout, layout_of
 

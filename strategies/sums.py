@@ -20,11 +20,11 @@ from fedgraph_flwr.core.secure_aggregation import (
     decode,
     digest,
 )
-from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
+from fedgraph_flwr.core.wire import NamedArrays, Parcel, flatten, select, with_prefix
 from fedgraph_flwr.core.words import shortened
 from fedgraph_flwr.methods.fedavg import DELTA, SHARED
 
-from .averaging import FloatArray, flatten, out_of_proportion, unflatten
+from .averaging import FloatArray, out_of_proportion, unflatten
 from .paper import Paper
 from .replies import Layout
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 from flwr.app import MessageType, RecordDict
-from numpy.typing import NDArray
 
 from clients.handed_in import HandedIn, KeptUpdates, Update
 from clients.sealing import KeyRing
@@ -37,6 +36,7 @@ from ..core.wire import (
     NamedArrays,
     Parcel,
     Scalar,
+    flatten,
     pack,
     select,
     unpack,
@@ -161,9 +161,9 @@ class Cover:
             )
         # Counted here: a server that chose weights could read single updates.
         is_even = self.resolved.settings.weighting == "uniform"
-        numbers = flat(trained)
+        numbers = flatten(trained)
         if not update:
-            numbers -= flat(received)
+            numbers -= flatten(received)
         return Update(
             weight=1 if is_even else int(parcel.metrics[NUM_EXAMPLES]),
             received=digest(received),
@@ -281,9 +281,3 @@ class Cover:
                 " or two clients have one key: refused, as pads of such keys cover"
                 " nothing; do not trust that server"
             )
-
-
-def flat(arrays: NamedArrays) -> NDArray[np.float64]:
-    """Concatenate all tensors, by name, into one vector."""
-    numbers = [arrays[n].ravel().astype(np.float64) for n in sorted(arrays)]
-    return np.concatenate([*numbers, np.zeros(0)])

@@ -79,11 +79,11 @@ def lie(monkeypatch, change, *, server_round=1, to=VICTIM):
         facts = message.content.get(f"{to}/facts", {})
         if MEMBERS in facts and toys.round_of(message) == server_round:
             told = {int(c): key for c, key in json.loads(facts[KEYS]).items()}
-            told, total = change(told, facts[TOTAL])
+            told, total, *members = change(told, facts[TOTAL])
             message.content[f"{to}/facts"] = ConfigRecord(
                 {
                     **facts,
-                    MEMBERS: " ".join(map(str, sorted(told))),
+                    MEMBERS: " ".join(map(str, members or sorted(told))),
                     KEYS: json.dumps(told),
                     TOTAL: total,
                 }
@@ -122,6 +122,10 @@ LIES = {
     ),
     "a sum of two": (lambda _: without(2, 3), r"sum of clients \(0, 1\): refused"),
     "a sum without it": (lambda _: without(VICTIM), r"\(0, 2, 3\): refused"),
+    "a sum of some": (
+        lambda _: lambda keys, total: (keys, total, 0, 1, 2),
+        r"sum of clients \(0, 1, 2\): refused",
+    ),
     "no members": (
         lambda _: lambda *_: ({}, 1),
         "does not say whose sum it asks for",
