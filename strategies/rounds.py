@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
+from fedgraph_flwr.core.privacy_settings import METRIC as PRIVACY
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.core.wire import (
     COMPUTE_S,
@@ -248,13 +249,15 @@ class Round:
     def _judge(self, client: int, parcel: Parcel) -> tuple[dict[str, float], str]:
         """Privacy that a client has spent, and why its parcel is a failure, or ""."""
         strategy = self._strategy
-        spent, problem = check_privacy(
-            client,
-            parcel.metrics,
-            strategy.spent.get(client, {}),
-            of_run=strategy.privacy,
-            is_failure=bool(parcel.error),
-        )
+        spent, problem = strategy.spent.get(client, {}), ""
+        if spent or any(name.startswith(PRIVACY) for name in parcel.metrics):
+            spent, problem = check_privacy(
+                client,
+                parcel.metrics,
+                spent,
+                of_run=strategy.privacy,
+                is_failure=bool(parcel.error),
+            )
         return spent, parcel.error or problem or misfit(parcel, self._expect(client))
 
     def _expect(self, client: int) -> Expected:
