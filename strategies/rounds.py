@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
+from fedgraph_flwr.core.privacy_settings import METRIC as PRIVACY
 from fedgraph_flwr.core.secure_aggregation import HAND_IN, HANDED, may_drop_out
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.core.wire import (
@@ -323,13 +324,15 @@ class Round:
         strategy = self._strategy
         if self.phase is Phase.HAND_IN:  # of what was told to be spent in training
             return {}, parcel.error or misfit(parcel, self._expect(client))
-        spent, problem = check_privacy(
-            client,
-            parcel.metrics,
-            strategy.spent.get(client, {}),
-            of_run=strategy.privacy,
-            is_failure=bool(parcel.error),
-        )
+        spent, problem = strategy.spent.get(client, {}), ""
+        if spent or any(name.startswith(PRIVACY) for name in parcel.metrics):
+            spent, problem = check_privacy(
+                client,
+                parcel.metrics,
+                spent,
+                of_run=strategy.privacy,
+                is_failure=bool(parcel.error),
+            )
         return spent, parcel.error or problem or misfit(parcel, self._expect(client))
 
     def _expect(self, client: int) -> Expected:

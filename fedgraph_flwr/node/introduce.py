@@ -241,7 +241,7 @@ def introduce(
             "num-train": len(partition.train),
             "num-val": len(partition.val),
             "num-test": len(partition.test),
-            **{k.replace("_", "-"): n for k, n in graphs.widths.items()},
+            **{k.replace("_", "-"): n for k, n in graphs.widths.items() if n},
             "group": partition.group,
         },
         facts={

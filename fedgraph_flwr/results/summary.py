@@ -352,7 +352,9 @@ def metrics_text(
         text += _family(name, words, [(run, value)])
     text += _family("bytes_total", "Bytes of messages", moved)
     text += _family("score", "Last mean over clients", _score_samples(folder, run))
-    return text if report is None else text + _of_sites(folder, strategy, report, run)
+    if report is None or not strategy.sites:
+        return text
+    return text + _of_sites(folder, strategy, report, run)
 
 
 def _score_samples(folder: RunFacts, run: Mapping[str, str]) -> _Samples:
