@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import datasets
 
 from .core import plugins
+from .core.attack_settings import AttackSettings, check_attack
 from .core.config import AUTO, PAPER, RunSettings, Settings, build, check_tables
 from .core.errors import ConfigError
 from .core.plugins import PluginSettings
@@ -45,7 +46,14 @@ def tables() -> list[type[Settings]]:
     of_tasks = (task.settings for task in TASKS)
     of_methods = (m.params for m in METHODS.values() if m.params.TABLE)
     own = dict.fromkeys((*of_tasks, *of_methods))
-    return [RunSettings, PrivacySettings, RobustSettings, PluginSettings, *own]
+    return [
+        RunSettings,
+        PrivacySettings,
+        RobustSettings,
+        AttackSettings,
+        PluginSettings,
+        *own,
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +65,7 @@ class Resolved:
     task: TaskSettings
     privacy: PrivacySettings
     robust: RobustSettings
+    attack: AttackSettings
     plugin: PluginSettings | None = None  # where method or data set are plug-ins
     warnings: tuple[str, ...] = ()  # what is set and means nothing, to be warned of
 
@@ -119,6 +128,7 @@ class Resolved:
             **self.settings.to_config(),
             **self.privacy.to_config(),
             **self.robust.to_config(),
+            **self.attack.to_config(),
             **self.task.to_config(),
             **(self.params.to_config() if is_known else {}),
             **(self.plugin.to_config() if self.plugin else {}),
@@ -165,13 +175,17 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     _check_together(name, method, settings, params, privacy)
     robust = build(RobustSettings, run_config, {})
     check_robust(robust, settings, method.strategy.NO_RULE)
-    read = settings, privacy, robust, task, params
+    attack, server = build(AttackSettings, run_config, {}), method.strategy
+    averages = server.HAS_MODEL and not server.IN_ONE_PLACE
+    check_attack(attack, settings, method.task.key, averages=averages)
+    read = settings, privacy, robust, attack, task, params
     return Resolved(
         settings=settings,
         params=params,
         task=task,
         privacy=privacy,
         robust=robust,
+        attack=attack,
         plugin=plugin,
         warnings=(
             *_unread(

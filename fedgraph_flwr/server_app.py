@@ -280,6 +280,7 @@ def _make_strategy(folder: RunFolder, tracking: Tracking) -> AbstractGraphStrate
         stopper=_stopper(folder),
         privacy=resolved.privacy,
         robust=resolved.robust,
+        attack=resolved.attack,
     )
 
 

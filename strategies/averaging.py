@@ -92,7 +92,8 @@ def outweighing(weights: Mapping[int, float], sites: Mapping[int, str]) -> str:
 
 def flatten(model: NamedArrays) -> FloatArray:
     """Concatenate all tensors, by name, into one float64 vector."""
-    return np.concatenate([model[n].ravel().astype(np.float64) for n in sorted(model)])
+    parts = [model[n].ravel().astype(np.float64) for n in sorted(model)]
+    return np.concatenate([np.zeros(0), *parts])
 
 
 def unflatten(vector: FloatArray, like: NamedArrays) -> NamedArrays:

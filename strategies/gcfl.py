@@ -45,12 +45,14 @@ class GCFLState:
 
     ``clusters`` holds ascending client ids and ``theta`` the tensors of each cluster,
     in the same order; ``history`` is Q and ``norms`` the last updates' norms.
+    ``too_small`` are parts that the last round would have split off, but for a rule.
     """
 
     clusters: tuple[tuple[int, ...], ...]
     theta: tuple[NamedArrays, ...]
     history: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     norms: Mapping[int, float] = field(default_factory=dict)
+    too_small: tuple[tuple[int, ...], ...] = ()
 
 
 def step(
@@ -93,6 +95,7 @@ def step(
     clusters: list[tuple[int, ...]] = []
     theta: list[NamedArrays] = []
     split: list[int] = []
+    too_small: list[tuple[int, ...]] = []
     for position, members in enumerate(state.clusters):
         parts = [members]
         if whole.issuperset(members):
@@ -111,6 +114,8 @@ def step(
                     split.append(position)
                     if use_dtw:  # at once, so that no second splits this round
                         history = dict.fromkeys(history, ())
+                else:
+                    too_small.append(min(cut, key=len))
         weights_of = dict.fromkeys(sizes, 1.0) if uniform else sizes
         for part in parts:
             clusters.append(part)
@@ -120,6 +125,7 @@ def step(
         theta=tuple(theta),
         history=history,
         norms={c: float(np.linalg.norm(u)) for c, u in flat.items()},
+        too_small=tuple(too_small),
     )
     return new, split
 
@@ -366,6 +372,7 @@ class GCFL(AbstractGraphStrategy):
         self.use_dtw = use_dtw
         # By cluster: who was missing, since which round.
         self._held_up: dict[tuple[int, ...], dict[int, int]] = {}
+        self._too_small: dict[tuple[int, ...], int] = {}  # parts, since which round
 
     @override
     def initialise(self, arrays: NamedArrays) -> None:
@@ -409,6 +416,12 @@ class GCFL(AbstractGraphStrategy):
             join=self.join if self.robust.is_on else None,
             least=self.robust.least,
         )
+        for part in set(self.gcfl.too_small) - self._too_small.keys():
+            self._too_small[part] = server_round
+            words = f"needs {self.robust.least} clients in a cluster, so that"
+            rule = f"robust.rule {self.robust.rule!r} {words}"
+            who = name_clients(part)
+            log(WARNING, "round %d: %s %s stay in theirs", server_round, rule, who)
         for client in replies:
             self.note(server_round, client, "update_norm", self.gcfl.norms[client])
         # The authors' snapshot holds the accuracies of the round before the split.
@@ -440,8 +453,18 @@ class GCFL(AbstractGraphStrategy):
 
     @override
     def remarks(self) -> dict[str, Any]:
-        """Clusters that could not split, and who was missing, since which round."""
-        return {"clusters_held_up": self._held_up_facts()} if self._held_up else {}
+        """Clusters that could not split, and why, since which round."""
+        found = {
+            "clusters_held_up": self._held_up_facts(),
+            "parts_too_small_for_rule": self._too_small_facts(),
+        }
+        return {name: facts for name, facts in found.items() if facts}
+
+    def _too_small_facts(self) -> list[dict[str, Any]]:
+        return [
+            {"part": [*part], "since": number}
+            for part, number in self._too_small.items()
+        ]
 
     def _held_up_facts(self) -> list[dict[str, Any]]:
         return [
@@ -463,6 +486,7 @@ class GCFL(AbstractGraphStrategy):
             "clusters": [list(members) for members in self.gcfl.clusters],
             "history": {str(c): list(q) for c, q in self.gcfl.history.items()},
             "held_up": self._held_up_facts(),
+            "too_small": self._too_small_facts(),
         }
         return arrays, facts
 
@@ -477,6 +501,9 @@ class GCFL(AbstractGraphStrategy):
         self._held_up = {
             tuple(entry["cluster"]): {int(c): r for c, r in entry["missing"].items()}
             for entry in facts["held_up"]
+        }
+        self._too_small = {
+            tuple(entry["part"]): entry["since"] for entry in facts.get("too_small", [])
         }
 
     @override

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
+from fedgraph_flwr.core.attack_settings import AttackSettings
 from fedgraph_flwr.core.config import RunSettings, Settings
 from fedgraph_flwr.core.data import hash_federation
 from fedgraph_flwr.core.fields import Phase
@@ -104,6 +105,8 @@ class Paper(ABC):
         What the run protects, None: nothing. Clients report nothing else as spent.
     robust : RobustSettings, optional
         Rule that replaces the mean, and the guard; None: the defaults.
+    attack : AttackSettings, optional
+        What some clients do to the others; None: nothing.
     """
 
     HAS_MODEL: ClassVar[bool] = True  # common to several clients
@@ -131,11 +134,14 @@ class Paper(ABC):
         stopper: Stopper = lambda _evaluations: False,
         privacy: PrivacySettings | None = None,
         robust: RobustSettings | None = None,
+        attack: AttackSettings | None = None,
     ) -> None:
         self.settings = settings
         self.params = params
         self.privacy = privacy
         self.robust = robust or RobustSettings()
+        self.attack = attack or AttackSettings()
+        self.hostile = self.attack.hostile(settings)
         self.experiment = experiment
         self.observer = observer
         self.evaluator = evaluator or Evaluator()

@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from logging import WARNING
 
+import numpy as np
 from flwr.app import Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from fedgraph_flwr.core.attack_settings import APART, HOSTILE, OF_UPDATES
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.seeding import numpy_rng
@@ -31,8 +33,18 @@ from fedgraph_flwr.core.wire import (
 )
 from fedgraph_flwr.core.words import shortened, tell_reasons, with_sites
 
+from .attacks import distances_from_mean, falsify
+from .averaging import flatten
 from .paper import Paper
-from .replies import Expected, check_privacy, find_absurd, misfit, read_reply
+from .replies import (
+    Expected,
+    apply,
+    check_privacy,
+    find_absurd,
+    misfit,
+    read_reply,
+    update_of,
+)
 from .round_report import (
     HELD_OUT,
     LedgerEntry,
@@ -75,7 +87,7 @@ class Round:
         self._began_at = began_at
         self._addressed: set[int] = set()  # of those asked, whose node is online
         self._sent: list[Message] = []
-        self._one_sent: NamedArrays = {}  # arrays that one client got
+        self._sent_to: dict[int, NamedArrays] = {}  # arrays that each client got
         self._num_good: dict[str, int] = {}  # parcels of a reply, by its message
         self._is_quorate = False  # before all replies were in
 
@@ -100,7 +112,7 @@ class Round:
         parcels = {
             c: Parcel(arrays=outgoing[c], facts=strategy.facts(c)) for c in self.asked
         }
-        self._one_sent = next((p.arrays for p in parcels.values()), {})
+        self._sent_to = {c: p.arrays for c, p in parcels.items()}
         hosts = strategy.directory.hosts(grid, parcels)
         header: dict[str, Scalar] = {
             SERVER_ROUND: number,
@@ -150,8 +162,11 @@ class Round:
             found = read_evaluations(report.server_round, client, parcel.metrics)
             if client in strategy.settings.never_train:
                 found = [replace(e, point=HELD_OUT) for e in found]
+            if client in strategy.hostile:
+                found = [replace(e, point=HOSTILE) for e in found]
             report.evaluations += found
-        report.evaluations += strategy.evaluator(report.server_round - 1, good)
+        honest = {c: p for c, p in good.items() if c not in strategy.hostile}
+        report.evaluations += strategy.evaluator(report.server_round - 1, honest)
         report.files = strategy.evaluator.files
         self.good = {c: replace(p, evaluation={}) for c, p in good.items()}
         return self.good
@@ -206,7 +221,11 @@ class Round:
         now = self._strategy.now()
         self.report.wall_s = now - self._began_at
         self.report.facts["clusters"] = clusters
-        self.good, self._sent = {}, []  # before clients need the memory
+        self.good, self._sent, self._sent_to = (
+            {},
+            [],
+            {},
+        )  # before clients need the memory
         return now
 
     def _read(self, replies: Iterable[Message]) -> dict[int, Parcel]:
@@ -291,7 +310,9 @@ class Round:
             if (words := misfit(measured_round, c, p.evaluation, names))
         }
         good = {c: p for c, p in good.items() if c not in reasons}
-        reasons |= find_absurd(good, self._one_sent, strategy.robust.guard)
+        good = self._attacked(good) if is_training else good
+        one_sent = next(iter(self._sent_to.values()), {})
+        reasons |= find_absurd(good, one_sent, strategy.robust.guard)
         good = {c: p for c, p in good.items() if c not in reasons}
         if is_training:
             reasons |= strategy.misfits(good)
@@ -300,6 +321,36 @@ class Round:
             c: shortened(r, MAX_REASON) for c, r in reasons.items()
         }
         return {c: p for c, p in good.items() if c not in reasons}
+
+    def _attacked(self, good: dict[int, Parcel]) -> dict[int, Parcel]:
+        """Note how far honest updates lie apart; let hostile clients send others."""
+        strategy, number = self._strategy, self.report.server_round
+        attack, hostile = strategy.attack, strategy.hostile
+        if not (attack.is_on or strategy.robust.is_on):
+            return good
+        sent = self._sent_to
+        updates = {c: flatten(update_of(p.arrays, sent[c])) for c, p in good.items()}
+        if not any(u.size for u in updates.values()):  # a round without a model
+            return good
+        if honest := [c for c in updates if c not in hostile]:
+            apart = distances_from_mean(np.stack([updates[c] for c in honest]))
+            for client, value in zip(
+                honest, apart, strict=False
+            ):  # none without a mean
+                self.report.note(number, strategy.clients[client], APART, value)
+        if attack.kind not in OF_UPDATES:
+            return good
+
+        def rng_of(client: int) -> np.random.Generator:
+            return numpy_rng(strategy.settings.seed, "attack", number, client)
+
+        false = falsify(updates, hostile, attack, rng_of)
+        return {
+            c: replace(p, arrays=apply(false[c], p.arrays, sent[c]))
+            if c in false
+            else p
+            for c, p in good.items()
+        }
 
     def _lose(self, message: Message, clients: list[int]) -> None:
         """Name the clients of a node that is late, and wait for it no second time."""

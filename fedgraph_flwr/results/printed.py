@@ -252,7 +252,7 @@ def _by_target(metric: str, errors: ByTarget, of_mean: ByTarget) -> list[str]:
 
 def score_lines(summary: Mapping[str, Any]) -> list[str]:
     """Say what stands beside the headline's score, and whom a rule left out."""
-    said = [summary["robust"]["says"]] if "robust" in summary else []
+    said = [summary[k]["says"] for k in ("robust", "attacked") if k in summary]
     lines = [*_errors(summary), *class_lines(summary)] if summary.get("rules") else []
     return lines + said
 
