@@ -9,21 +9,20 @@ which z of the latter is below 0, it is 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist
 
 import numpy as np
 
-from fedgraph_flwr.core.attack_settings import AttackSettings
+from fedgraph_flwr.core.attack_settings import OF_UPDATES, AttackSettings
 
 from .averaging import FloatArray
 
 
 def falsify(
     updates: Mapping[int, FloatArray],
-    hostile: Collection[int],
+    rngs: Mapping[int, np.random.Generator],
     attack: AttackSettings,
-    rng_of: Callable[[int], np.random.Generator],
 ) -> dict[int, FloatArray]:
     """Make what hostile clients send instead of their updates, by client.
 
@@ -31,31 +30,33 @@ def falsify(
     ----------
     updates : mapping of int to float array
         Honest updates of all clients of the round, ascending.
-    hostile : collection of int
-        Those of them that attack. If nobody else replied, they know each other alone.
-    rng_of : callable
-        Gives the generator of a client's noise.
+    rngs : mapping
+        Generators of noise, by hostile client. If nobody else replied, these know each
+        other alone.
     """
-    honest = [u for c, u in updates.items() if c not in hostile] or [*updates.values()]
-    known, s = np.stack(honest), attack.strength
+    hostile = [c for c in updates if c in rngs]
+    if attack.kind not in OF_UPDATES or not hostile:
+        return {}
+    honest = [u for c, u in updates.items() if c not in rngs]
+    known, s = np.stack(honest or [*updates.values()]), attack.strength
 
-    z = hiding_offset(len(updates), len(updates) - len(honest))
-    of_all = {  # the same from each of them
-        "ipm": -s * known.mean(axis=0),
-        "alie": known.mean(axis=0) - s * z * known.std(axis=0),
-    }
-
-    def noise(client: int, own: FloatArray) -> FloatArray:
+    def noise(client: int) -> FloatArray:
+        own = updates[client]
         deviation = s * np.linalg.norm(own) / np.sqrt(own.size)
-        return rng_of(client).normal(0, deviation, own.shape)
+        return rngs[client].normal(0, deviation, own.shape)
 
-    own_kinds = {"sign": lambda _, u: -s * u, "scale": lambda _, u: s * u}
-    make = {**own_kinds, "noise": noise}.get(attack.kind)
-    return {
-        c: make(c, updates[c]) if make else of_all[attack.kind]
-        for c in updates
-        if c in hostile
+    def alie(_: int) -> FloatArray:
+        z = hiding_offset(len(updates), len(hostile))
+        return np.asarray(known.mean(axis=0) - s * z * known.std(axis=0))
+
+    make: dict[str, Callable[[int], FloatArray]] = {
+        "sign": lambda c: -s * updates[c],
+        "scale": lambda c: s * updates[c],
+        "noise": noise,
+        "ipm": lambda _: np.asarray(-s * known.mean(axis=0)),
+        "alie": alie,
     }
+    return {c: make[attack.kind](c) for c in hostile}
 
 
 def hiding_offset(n: int, f: int) -> float:
@@ -65,12 +66,12 @@ def hiding_offset(n: int, f: int) -> float:
     return NormalDist().inv_cdf(min(max(share, 0.5), 0.999))
 
 
-def distances_from_mean(updates: FloatArray) -> FloatArray:
-    """Distance of each row from the mean of all, in lengths of that mean.
+def distances_from_mean(updates: Sequence[FloatArray]) -> FloatArray:
+    """Distance of each update from the mean of all, in lengths of that mean.
 
     The root of their mean square is h, how unlike clients are. None of a mean of 0.
     """
-    mean = updates.mean(axis=0)
-    apart = np.linalg.norm(updates - mean, axis=1)
-    length = np.linalg.norm(mean)
+    rows = np.stack(updates) if updates else np.zeros((0, 1))
+    mean = rows.sum(axis=0) / max(len(rows), 1)
+    apart, length = np.linalg.norm(rows - mean, axis=1), np.linalg.norm(mean)
     return np.asarray(apart / length if length else apart[:0])

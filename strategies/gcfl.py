@@ -372,7 +372,7 @@ class GCFL(AbstractGraphStrategy):
         self.use_dtw = use_dtw
         # By cluster: who was missing, since which round.
         self._held_up: dict[tuple[int, ...], dict[int, int]] = {}
-        self._too_small: dict[tuple[int, ...], int] = {}  # parts, since which round
+        self._too_small: set[tuple[int, ...]] = set()
 
     @override
     def initialise(self, arrays: NamedArrays) -> None:
@@ -416,8 +416,8 @@ class GCFL(AbstractGraphStrategy):
             join=self.join if self.robust.is_on else None,
             least=self.robust.least,
         )
-        for part in set(self.gcfl.too_small) - self._too_small.keys():
-            self._too_small[part] = server_round
+        for part in sorted({*self.gcfl.too_small} - self._too_small):
+            self._too_small.add(part)
             words = f"needs {self.robust.least} clients in a cluster, so that"
             rule = f"robust.rule {self.robust.rule!r} {words}"
             who = name_clients(part)
@@ -453,18 +453,8 @@ class GCFL(AbstractGraphStrategy):
 
     @override
     def remarks(self) -> dict[str, Any]:
-        """Clusters that could not split, and why, since which round."""
-        found = {
-            "clusters_held_up": self._held_up_facts(),
-            "parts_too_small_for_rule": self._too_small_facts(),
-        }
-        return {name: facts for name, facts in found.items() if facts}
-
-    def _too_small_facts(self) -> list[dict[str, Any]]:
-        return [
-            {"part": [*part], "since": number}
-            for part, number in self._too_small.items()
-        ]
+        """Clusters that could not split, and who was missing, since which round."""
+        return {"clusters_held_up": self._held_up_facts()} if self._held_up else {}
 
     def _held_up_facts(self) -> list[dict[str, Any]]:
         return [
@@ -486,7 +476,6 @@ class GCFL(AbstractGraphStrategy):
             "clusters": [list(members) for members in self.gcfl.clusters],
             "history": {str(c): list(q) for c, q in self.gcfl.history.items()},
             "held_up": self._held_up_facts(),
-            "too_small": self._too_small_facts(),
         }
         return arrays, facts
 
@@ -501,9 +490,6 @@ class GCFL(AbstractGraphStrategy):
         self._held_up = {
             tuple(entry["cluster"]): {int(c): r for c, r in entry["missing"].items()}
             for entry in facts["held_up"]
-        }
-        self._too_small = {
-            tuple(entry["part"]): entry["since"] for entry in facts.get("too_small", [])
         }
 
     @override

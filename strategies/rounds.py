@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from logging import WARNING
 
-import numpy as np
 from flwr.app import Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from fedgraph_flwr.core.attack_settings import APART, HOSTILE, OF_UPDATES
+from fedgraph_flwr.core.attack_settings import APART, HOSTILE
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.seeding import numpy_rng
@@ -87,7 +86,7 @@ class Round:
         self._began_at = began_at
         self._addressed: set[int] = set()  # of those asked, whose node is online
         self._sent: list[Message] = []
-        self._sent_to: dict[int, NamedArrays] = {}  # arrays that each client got
+        self._sent_to: dict[int, NamedArrays] = {}  # of one client, or of all
         self._num_good: dict[str, int] = {}  # parcels of a reply, by its message
         self._is_quorate = False  # before all replies were in
 
@@ -112,7 +111,8 @@ class Round:
         parcels = {
             c: Parcel(arrays=outgoing[c], facts=strategy.facts(c)) for c in self.asked
         }
-        self._sent_to = {c: p.arrays for c, p in parcels.items()}
+        count = len(parcels) if strategy.hostile or strategy.robust.is_on else 1
+        self._sent_to = {c: p.arrays for c, p in [*parcels.items()][:count]}
         hosts = strategy.directory.hosts(grid, parcels)
         header: dict[str, Scalar] = {
             SERVER_ROUND: number,
@@ -221,11 +221,8 @@ class Round:
         now = self._strategy.now()
         self.report.wall_s = now - self._began_at
         self.report.facts["clusters"] = clusters
-        self.good, self._sent, self._sent_to = (
-            {},
-            [],
-            {},
-        )  # before clients need the memory
+        self.good, self._sent = {}, []  # before clients need the memory
+        self._sent_to = {}
         return now
 
     def _read(self, replies: Iterable[Message]) -> dict[int, Parcel]:
@@ -324,32 +321,22 @@ class Round:
 
     def _attacked(self, good: dict[int, Parcel]) -> dict[int, Parcel]:
         """Note how far honest updates lie apart; let hostile clients send others."""
-        strategy, number = self._strategy, self.report.server_round
-        attack, hostile = strategy.attack, strategy.hostile
-        if not (attack.is_on or strategy.robust.is_on):
+        strategy, number, sent = self._strategy, self.report.server_round, self._sent_to
+        hostile, seed = strategy.hostile, strategy.settings.seed
+        if not (hostile or strategy.robust.is_on):
             return good
-        sent = self._sent_to
         updates = {c: flatten(update_of(p.arrays, sent[c])) for c, p in good.items()}
         if not any(u.size for u in updates.values()):  # a round without a model
             return good
-        if honest := [c for c in updates if c not in hostile]:
-            apart = distances_from_mean(np.stack([updates[c] for c in honest]))
-            for client, value in zip(
-                honest, apart, strict=False
-            ):  # none without a mean
-                self.report.note(number, strategy.clients[client], APART, value)
-        if attack.kind not in OF_UPDATES:
-            return good
-
-        def rng_of(client: int) -> np.random.Generator:
-            return numpy_rng(strategy.settings.seed, "attack", number, client)
-
-        false = falsify(updates, hostile, attack, rng_of)
-        return {
-            c: replace(p, arrays=apply(false[c], p.arrays, sent[c]))
-            if c in false
-            else p
-            for c, p in good.items()
+        honest = [c for c in updates if c not in hostile]
+        apart = distances_from_mean([updates[c] for c in honest])
+        for client, value in zip(honest, apart, strict=False):  # none without a mean
+            self.report.note(number, strategy.clients[client], APART, value)
+        rngs = {c: numpy_rng(seed, "attack", number, c) for c in sorted(hostile)}
+        false = falsify(updates, rngs, strategy.attack)
+        return good | {
+            c: replace(good[c], arrays=apply(u, good[c].arrays, sent[c]))
+            for c, u in false.items()
         }
 
     def _lose(self, message: Message, clients: list[int]) -> None:

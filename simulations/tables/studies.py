@@ -16,9 +16,9 @@ Keys of a file:
 - ``[targets]``: row -> the paper's score, ``[score, spread]``, or a table of measure ->
   either, with ``least-gain`` and ``not-worse`` for its gains over self-train;
 - ``[[table]]``: ``title``, ``rows``, ``differences`` (pairs of rows; ``own round 0``
-  as the second is the first's start), its own ``columns``, and ``notes``. With ``grid``,
-  a list of words, a row stands for those whose names end with "-" and a word: a cell
-  each, with ``spread = "clients"``;
+  as the second is the first's start), its own ``columns``, and ``notes``. With
+  ``grid``, a list of words, a row stands for those whose names end with "-" and a
+  word: a cell each, with ``spread = "clients"``;
 - ``[[figure]]``: differences to draw, as a table with labels in third place.
 
 A table or figure with ``for``, a list of tables of words, is repeated for each
