@@ -69,11 +69,13 @@ def make_report(study: Study, table: StudyTable, found: Rows) -> Report:
 def _grid(study: Study, table: StudyTable, found: Rows) -> pd.DataFrame:
     """Cross rows with the words that end their names; the lowest cell goes last.
 
-    Of each pair of seeds the clients count that all of its runs have.
+    Pairs of seeds count that all rows have, each over the clients that all have.
     """
     scores: dict[str, list[float]] = {row: [] for row in table.rows if row in found}
     both = pd.concat([found[row].assign(row=row) for row in scores])
     for _, of_pair in both.groupby(PAIR):
+        if len(of_pair) < len(scores):
+            continue
         clients = of_pair[study.rule + PER_CLIENT]
         common = set.intersection(*map(set, clients))
         for row, known in zip(of_pair["row"], clients, strict=True):
@@ -81,6 +83,8 @@ def _grid(study: Study, table: StudyTable, found: Rows) -> pd.DataFrame:
     lines = []
     for name in dict.fromkeys(row.rpartition("-")[0] for row in scores):
         cells = {w: of for w in table.grid if (of := scores.get(f"{name}-{w}"))}
+        if not cells:
+            continue
         low = min(cells, key=lambda w: statistics.fmean(cells[w]))
         lowest = f"{statistics.fmean(cells[low]):.4f} ({low})"
         words = {w: _score(of) for w, of in cells.items()}

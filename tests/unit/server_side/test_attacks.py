@@ -146,7 +146,7 @@ CASES = [
 def test_an_attack_gives_the_same_bytes_on_any_nodes_and_after_a_resume(
     lab, method, kind
 ):
-    settings = {**SIX, **keys(kind, **{"target-class": 1})}
+    settings = {**SIX, **keys(kind, strength=2.0, **{"target-class": 1})}
     if method == "adafgl":
         settings["adafgl.federated-rounds"] = 1
     whole = lab.run(method, **settings)
