@@ -198,6 +198,20 @@ def test_scores_of_an_attacked_run_are_those_of_honest_clients(run):
         assert np.sqrt(np.mean(np.square(of_round))) == pytest.approx(h)
 
 
+def test_hostile_clients_alone_train_on_other_labels_and_are_pooled_nowhere(run, once):
+    def losses(found):
+        seen = found.values("loss").items()
+        return {k[1]: v for k, v in seen if (k[0], k[2]) == ("1", "train")}
+
+    usual, bad = losses(once("fedavg", **SIX)), losses(run(**SIX, **keys("labels")))
+    assert {c for c in usual if usual[c] != bad[c]} == {"1", "4"}
+    found = run("fclg", **SIX, **keys("sign"), **{"embedding.evaluation": "pooled"})
+    of_all = [
+        r.split(",") for r in found.rounds.splitlines() if r.split(",")[1] == "-1"
+    ]
+    assert {size for *_, size in of_all} == {str(20 + 30 + 35 + 45)}
+
+
 def test_numbers_past_the_guard_fail_a_hostile_client_by_name(run):
     found = run(**SIX, **keys("scale", strength=1e6), **{"min-fit-replies": 0.5})
     assert {f["client"] for f in found.summary["failures"]} == {1, 4}
