@@ -2,8 +2,8 @@
 
 Source
 ------
-Zhang et al. 2021, arXiv:2006.11165, Sec. 4 (backdoors in graphs). Differs: the trigger
-is a clique on the nodes of highest degree, not a random graph on random nodes.
+Zhang et al. 2021, arXiv:2006.11165 (backdoors in graphs). Differs: the trigger is a
+clique on the nodes of highest degree, not a random graph on random nodes.
 """
 
 from __future__ import annotations

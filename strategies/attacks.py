@@ -2,9 +2,9 @@
 
 Source
 ------
-Xie et al. 2020, arXiv:1903.03936, Sec. 4 (inner product manipulation); Baruch et al.
-2019, arXiv:1902.06156, Algorithm 3 (a little is enough). Differs: of few clients, for
-which z of the latter is below 0, it is 0.
+Xie et al. 2020, arXiv:1903.03936 (inner product manipulation); Baruch et al. 2019,
+arXiv:1902.06156, Algorithm 3 (a little is enough). Differs: z of the latter is 0 where
+few clients would make it negative.
 """
 
 from __future__ import annotations

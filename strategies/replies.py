@@ -218,8 +218,7 @@ def update_of(arrays: NamedArrays, sent: NamedArrays) -> NamedArrays:
 
 def apply(update: FloatArray, arrays: NamedArrays, sent: NamedArrays) -> NamedArrays:
     """Return the arrays of a client that had changed its model by this vector."""
-    like = update_of(arrays, sent)
-    changed = unflatten(update, like) if like else {}
+    changed = unflatten(update, update_of(arrays, sent))
     new = {
         n: np.add(u, sent.get(n, 0.0)).astype(arrays[n].dtype)
         for n, u in changed.items()
