@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -51,6 +52,8 @@ def make_reports(study: Study, found: Rows) -> list[Report]:
 
 def make_report(study: Study, table: StudyTable, found: Rows) -> Report:
     """Word one table: scores, differences, protocol."""
+    if table.grid:  # its cells are means of runs
+        study = replace(study, spread="runs")
     rows = [row for row in table.rows if row in found]
     columns = _columns(study, table)
     lines = [_row_cells(study, row, found[row], columns) for row in rows]
