@@ -27,6 +27,7 @@ from .molecules import SMILES_CSV
 from .own.load import count_clients, list_faults, name_items, read_schema_text
 from .own.new_items import NewItems, load_new
 from .partition import check_hosted, check_settings, load_partition
+from .poisoning import poison, triggered_test
 from .tabular.encode import count_rows
 from .tabular.schema_file import read_schema
 from .target_scale import target_scales
@@ -58,9 +59,11 @@ __all__ = [
     "load_new",
     "load_partition",
     "name_items",
+    "poison",
     "read_schema",
     "read_schema_text",
     "reads_files",
     "target_scales",
     "tells_class_sizes",
+    "triggered_test",
 ]

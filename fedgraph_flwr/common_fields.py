@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from .core.attack_settings import SUCCESS, UNTRIGGERED
 from .core.data import TELLS
 from .core.embedding_scores import METRICS, TRANSFORMS
 from .core.fields import LARGEST, Field, Kind, Phase
@@ -70,6 +71,7 @@ _SCORES = (  # names of metrics, and their ranges
     ("(?:probe|svm)-accuracy", 0.0, 1.0),
     (f"(?:accuracy|roc-auc){ON_ALL}", 0.0, 1.0),
     (f"(?:{'|'.join([*CLASS_SCORES, *LINK_SCORES])}|accuracy{OF_COMMONEST})", 0.0, 1.0),
+    (f"(?:{SUCCESS}|{UNTRIGGERED})", 0.0, 1.0),
     (f"mae{ON_ALL}", 0.0, LARGEST),
     (f"(?:roc-auc|{'|'.join((AVERAGE_PRECISION, *AT_RECALL))}){_OVER_TASKS}", 0.0, 1.0),
     (f"{THRESHOLD}{_OF_TASK}", 0.0, 1.0),

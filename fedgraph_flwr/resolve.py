@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import datasets
 
 from .core import plugins
+from .core.attack_settings import AttackSettings, check_attack
 from .core.config import AUTO, PAPER, RunSettings, Settings, build, check_tables
 from .core.errors import ConfigError
 from .core.plugins import PluginSettings
@@ -47,7 +48,7 @@ def tables() -> list[type[Settings]]:
     of_methods = (m.params for m in METHODS.values() if m.params.TABLE)
     own = dict.fromkeys((*of_tasks, *of_methods))
     common = [RunSettings, PrivacySettings, RobustSettings, SecureAggregation]
-    return [*common, PluginSettings, *own]
+    return [*common, AttackSettings, PluginSettings, *own]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,7 @@ class Resolved:
     privacy: PrivacySettings
     robust: RobustSettings
     secagg: SecureAggregation
+    attack: AttackSettings
     plugin: PluginSettings | None = None  # where method or data set are plug-ins
     warnings: tuple[str, ...] = ()  # what is set and means nothing, to be warned of
 
@@ -123,6 +125,7 @@ class Resolved:
             **self.privacy.to_config(),
             **self.robust.to_config(),
             **self.secagg.to_config(),
+            **self.attack.to_config(),
             **self.task.to_config(),
             **(self.params.to_config() if is_known else {}),
             **(self.plugin.to_config() if self.plugin else {}),
@@ -170,9 +173,13 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     robust = build(RobustSettings, run_config, {})
     check_robust(robust, settings, method.strategy.NO_RULE)
     secagg = build(SecureAggregation, run_config, {})
-    why_no_sums = method.strategy.why_no_sums(robust, settings, **method.options)
+    server = method.strategy
+    why_no_sums = server.why_no_sums(robust, settings, **method.options)
     check_sums(secagg, settings, why_no_sums, (*task.sends(), *params.sends()))
-    read = settings, privacy, robust, secagg, task, params
+    attack = build(AttackSettings, run_config, {})
+    averages = server.HAS_MODEL and not server.IN_ONE_PLACE and not secagg.on
+    check_attack(attack, settings, method.task.key, averages=averages)
+    read = settings, privacy, robust, secagg, attack, task, params
     return Resolved(
         settings=settings,
         params=params,
@@ -180,6 +187,7 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         privacy=privacy,
         robust=robust,
         secagg=secagg,
+        attack=attack,
         plugin=plugin,
         warnings=(
             *_unread(

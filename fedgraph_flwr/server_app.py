@@ -281,6 +281,7 @@ def _make_strategy(folder: RunFolder, tracking: Tracking) -> AbstractGraphStrate
         robust=resolved.robust,
         secagg=resolved.secagg,
         config_sha256=config_hash(resolved.to_config()),
+        attack=resolved.attack,
     )
 
 

@@ -89,6 +89,9 @@ def compare_runs(
     in_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print GitHub tables for docs/.")
     ] = False,
+    attacked: Annotated[
+        bool, typer.Option("--attacked", help="Read runs under an attack, too.")
+    ] = False,
     figure: Annotated[
         Path | None,
         typer.Option(metavar="PNG", help="Draw the gain over self-train per client."),
@@ -96,7 +99,7 @@ def compare_runs(
 ) -> int:
     """Compare runs: one table per data set, paired by seed."""
     out, err = consoles()
-    groups, problems = group_runs(find_runs(folders))
+    groups, problems = group_runs(find_runs(folders, attacked=attacked))
     tell_unused(problems, err)
     if not groups:
         raise FedGraphError(

@@ -171,7 +171,7 @@ def collect(
     if csv is not None and csv.exists():
         results = frame.read(csv)
     if folders:
-        found = find_runs(folders)
+        found = find_runs(folders, attacked=True)
         new, problems = read_results(found, per_client=study.spread == "clients")
         results = frame.merge(results, new)
     if with_controls:

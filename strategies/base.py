@@ -37,7 +37,7 @@ from .averaging import (
 )
 from .paper import Paper
 from .robust import join, levelled
-from .round_report import ClientInfo, Evaluation, Rarest, RoundReport
+from .round_report import ClientInfo, Rarest, RoundReport
 from .rounds import Round
 from .sending import exchange
 
@@ -140,17 +140,7 @@ class AbstractGraphStrategy(Paper, Strategy):
 
     def note(self, server_round: int, client: int, metric: str, value: float) -> None:
         """Add what the server measured of a client's update to the report."""
-        self.report.evaluations.append(
-            Evaluation(
-                server_round=server_round,
-                client=client,
-                split="train",
-                point="update",
-                metric=metric,
-                value=float(value),
-                num_examples=self.clients[client].num_train,
-            )
-        )
+        self.report.note(server_round, self.clients[client], metric, value)
 
     # Flower's interface ----------------------------------------------------------
 

@@ -51,12 +51,14 @@ class GCFLState:
 
     ``clusters`` holds ascending client ids and ``theta`` the tensors of each cluster,
     in the same order; ``history`` is Q and ``norms`` the last updates' norms.
+    ``too_small`` are parts that the last round would have split off, but for a rule.
     """
 
     clusters: tuple[tuple[int, ...], ...]
     theta: tuple[NamedArrays, ...]
     history: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     norms: Mapping[int, float] = field(default_factory=dict)
+    too_small: tuple[tuple[int, ...], ...] = ()
 
 
 def step(
@@ -102,6 +104,7 @@ def step(
     clusters: list[tuple[int, ...]] = []
     theta: list[NamedArrays] = []
     split: list[int] = []
+    too_small: list[tuple[int, ...]] = []
     for position, members in enumerate(state.clusters):
         parts = [members]
         if whole.issuperset(members):
@@ -122,6 +125,8 @@ def step(
                     split.append(position)
                     if use_dtw:  # at once, so that no second splits this round
                         history = dict.fromkeys(history, ())
+                else:
+                    too_small.append(min(cut, key=len))
         weights_of = dict.fromkeys(sizes, 1.0) if uniform else sizes
         for part in parts:
             clusters.append(part)
@@ -131,6 +136,7 @@ def step(
         theta=tuple(theta),
         history=history,
         norms=norms,
+        too_small=tuple(too_small),
     )
     return new, split
 
@@ -416,6 +422,7 @@ class GCFL(AbstractGraphStrategy):
         self.use_dtw = use_dtw
         # By cluster: who was missing, since which round.
         self._held_up: dict[tuple[int, ...], dict[int, int]] = {}
+        self._too_small: set[tuple[int, ...]] = set()
 
     @override
     @classmethod
@@ -465,6 +472,7 @@ class GCFL(AbstractGraphStrategy):
         """Run :func:`step`; also record norms and, for ``best_snapshot``, splits."""
         before = self.gcfl
         told = {c: float(p.metrics.get(UPDATE_NORM, 0)) for c, p in replies.items()}
+        least = self.secagg.least if self.secagg.on else self.robust.least
         self._note_held_up(server_round, replies)
         self.gcfl, split = step(
             before,
@@ -474,9 +482,20 @@ class GCFL(AbstractGraphStrategy):
             use_dtw=self.use_dtw,
             uniform=self.settings.weighting == "uniform",
             join=self.join if self.robust.is_on else None,
-            least=self.secagg.least if self.secagg.on else self.robust.least,
+            least=least,
             told=told if self.secagg.on else None,
         )
+        for part in sorted({*self.gcfl.too_small} - self._too_small):
+            self._too_small.add(part)
+            log(
+                WARNING,
+                "round %d: a cluster needs %d clients (robust.rule %r,"
+                " secure-aggregation.least), so that %s stay in theirs",
+                server_round,
+                least,
+                self.robust.rule,
+                name_clients(part),
+            )
         for client in replies:
             self.note(server_round, client, "update_norm", self.gcfl.norms[client])
         # The authors' snapshot holds the accuracies of the round before the split.

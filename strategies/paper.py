@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
+from fedgraph_flwr.core.attack_settings import AttackSettings
 from fedgraph_flwr.core.config import RunSettings, Settings
 from fedgraph_flwr.core.data import hash_federation
 from fedgraph_flwr.core.fields import Phase
@@ -109,6 +110,8 @@ class Paper(ABC):
         Whether the server sees sums alone; None: it does not.
     config_sha256 : str
         Of the run config, as sums are labelled.
+    attack : AttackSettings, optional
+        What some clients do to the others; None: nothing.
     """
 
     HAS_MODEL: ClassVar[bool] = True  # common to several clients
@@ -138,6 +141,7 @@ class Paper(ABC):
         robust: RobustSettings | None = None,
         secagg: SecureAggregation | None = None,
         config_sha256: str = "",
+        attack: AttackSettings | None = None,
     ) -> None:
         self.settings = settings
         self.params = params
@@ -145,6 +149,8 @@ class Paper(ABC):
         self.robust = robust or RobustSettings()
         self.secagg = secagg or SecureAggregation()
         self.config_sha256 = config_sha256
+        self.attack = attack or AttackSettings()
+        self.hostile = self.attack.hostile(settings)
         self.experiment = experiment
         self.observer = observer
         self.evaluator = evaluator or Evaluator()

@@ -44,7 +44,7 @@ from fedgraph_flwr.core.wire import (
 from fedgraph_flwr.core.words import shortened
 from fedgraph_flwr.methods.fedavg import DELTA, SHARED
 
-from .averaging import find_bad_array, out_of_proportion
+from .averaging import FloatArray, find_bad_array, out_of_proportion, unflatten
 from .round_report import ClientInfo
 
 # By name, dtype and shape, where None stands for any length.
@@ -205,6 +205,25 @@ def _compared(arrays: NamedArrays) -> NamedArrays:
     return {
         n.partition("/")[2]: a for n, a in arrays.items() if n.startswith(_COMPARED)
     }
+
+
+def update_of(arrays: NamedArrays, sent: NamedArrays) -> NamedArrays:
+    """Subtract what was sent from the floating tensors of a client's model."""
+    return {
+        n: np.subtract(a, sent.get(n, 0.0), dtype=np.float64)
+        for n, a in arrays.items()
+        if n.startswith(_COMPARED) and a.dtype.kind == "f"
+    }
+
+
+def apply(update: FloatArray, arrays: NamedArrays, sent: NamedArrays) -> NamedArrays:
+    """Return the arrays of a client that had changed its model by this vector."""
+    changed = unflatten(update, update_of(arrays, sent))
+    new = {
+        n: np.add(u, sent.get(n, 0.0)).astype(arrays[n].dtype)
+        for n, u in changed.items()
+    }
+    return {**arrays, **new}
 
 
 def check_privacy(

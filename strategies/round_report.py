@@ -27,7 +27,7 @@ class Evaluation:
     ``server_round`` is the round whose model was measured: a model received in
     round t is the aggregate of round t - 1. ``point`` is "post_aggregation" (the
     received model), "post_training" (the trained one), "held_out" (the model received
-    by a client that never trains) or "update".
+    by a client that never trains), "hostile" (at a client that attacks) or "update".
     """
 
     server_round: int
@@ -166,6 +166,22 @@ class RoundReport:
     files: dict[str, NamedArrays] = field(default_factory=dict)
     is_complete: bool = False  # aggregated; False if the run stopped in this round
     is_closing: bool = False  # the evaluation after the last round
+
+    def note(
+        self, server_round: int, info: ClientInfo, metric: str, value: float
+    ) -> None:
+        """Add what the server measured of a client's update."""
+        self.evaluations.append(
+            Evaluation(
+                server_round=server_round,
+                client=info.client,
+                split="train",
+                point="update",
+                metric=metric,
+                value=float(value),
+                num_examples=info.num_train,
+            )
+        )
 
 
 def read_evaluations(

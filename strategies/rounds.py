@@ -11,6 +11,7 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from fedgraph_flwr.core.attack_settings import APART, HOSTILE
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.privacy_settings import METRIC as PRIVACY
@@ -28,13 +29,23 @@ from fedgraph_flwr.core.wire import (
     NamedArrays,
     Parcel,
     Scalar,
+    flatten,
     pack,
     record_sizes,
 )
 from fedgraph_flwr.core.words import shortened, tell_reasons, with_sites
 
+from .attacks import distances_from_mean, falsify
 from .paper import Paper
-from .replies import Expected, check_privacy, find_absurd, misfit, read_reply
+from .replies import (
+    Expected,
+    apply,
+    check_privacy,
+    find_absurd,
+    misfit,
+    read_reply,
+    update_of,
+)
 from .round_report import (
     HELD_OUT,
     LedgerEntry,
@@ -82,7 +93,7 @@ class Round:
         self._began_at = began_at
         self._addressed: set[int] = set()  # of those asked, whose node is online
         self._sent: list[Message] = []
-        self._one_sent: NamedArrays = {}  # arrays that one client got
+        self._sent_to: dict[int, NamedArrays] = {}  # of one client, or of all
         self._num_good: dict[str, int] = {}  # parcels of a reply, by its message
         self._is_quorate = False  # before all replies were in
 
@@ -119,7 +130,8 @@ class Round:
             )
             for c in self.asked
         }
-        self._one_sent = next((p.arrays for p in parcels.values()), {})
+        count = len(parcels) if strategy.hostile or strategy.robust.is_on else 1
+        self._sent_to = {c: p.arrays for c, p in [*parcels.items()][:count]}
         hosts = strategy.directory.hosts(grid, parcels)
         header: dict[str, Scalar] = {
             SERVER_ROUND: number,
@@ -169,8 +181,11 @@ class Round:
             found = read_evaluations(report.server_round, client, parcel.metrics)
             if client in strategy.settings.never_train:
                 found = [replace(e, point=HELD_OUT) for e in found]
+            if client in strategy.hostile:
+                found = [replace(e, point=HOSTILE) for e in found]
             report.evaluations += found
-        report.evaluations += strategy.evaluator(report.server_round - 1, good)
+        honest = {c: p for c, p in good.items() if c not in strategy.hostile}
+        report.evaluations += strategy.evaluator(report.server_round - 1, honest)
         report.files = strategy.evaluator.files
         self.good = {c: replace(p, evaluation={}) for c, p in good.items()}
         return self.good
@@ -211,7 +226,8 @@ class Round:
             told = {c: tuple(map(int, p.arrays[HANDED])) for c, p in good.items()}
             needed = max(self._needed(), strategy.secagg.least)
             members = choose_members(told, number, needed)
-            self._begin_sums([members], dict.fromkeys(members, self._one_sent))
+            sent = next(iter(self._sent_to.values()))  # of all alike
+            self._begin_sums([members], dict.fromkeys(members, sent))
             handed = self._hand_in(grid)
             good = {c: replace(good[c], arrays=handed[c].arrays) for c in members}
         found: dict[int, Parcel] = {}
@@ -281,6 +297,7 @@ class Round:
         self.report.wall_s = now - self._began_at
         self.report.facts["clusters"] = clusters
         self.good, self._sent = {}, []  # before clients need the memory
+        self._sent_to = {}
         return now
 
     def _read(self, replies: Iterable[Message]) -> dict[int, Parcel]:
@@ -372,7 +389,9 @@ class Round:
             if (words := misfit(measured_round, c, p.evaluation, names))
         }
         good = {c: p for c, p in good.items() if c not in reasons}
-        reasons |= find_absurd(good, self._one_sent, strategy.robust.guard)
+        good = self._attacked(good) if is_training else good
+        one_sent = next(iter(self._sent_to.values()), {})
+        reasons |= find_absurd(good, one_sent, strategy.robust.guard)
         good = {c: p for c, p in good.items() if c not in reasons}
         if is_training:
             reasons |= strategy.misfits(good)
@@ -381,6 +400,26 @@ class Round:
             c: shortened(r, MAX_REASON) for c, r in reasons.items()
         }
         return {c: p for c, p in good.items() if c not in reasons}
+
+    def _attacked(self, good: dict[int, Parcel]) -> dict[int, Parcel]:
+        """Note how far honest updates lie apart; let hostile clients send others."""
+        strategy, number, sent = self._strategy, self.report.server_round, self._sent_to
+        hostile, seed = strategy.hostile, strategy.settings.seed
+        if not (hostile or strategy.robust.is_on):
+            return good
+        updates = {c: flatten(update_of(p.arrays, sent[c])) for c, p in good.items()}
+        if not any(u.size for u in updates.values()):  # a round without a model
+            return good
+        honest = [c for c in updates if c not in hostile]
+        apart = distances_from_mean([updates[c] for c in honest])
+        for client, value in zip(honest, apart, strict=False):  # none without a mean
+            self.report.note(number, strategy.clients[client], APART, value)
+        rngs = {c: numpy_rng(seed, "attack", number, c) for c in sorted(hostile)}
+        false = falsify(updates, rngs, strategy.attack)
+        return good | {
+            c: replace(good[c], arrays=apply(u, good[c].arrays, sent[c]))
+            for c, u in false.items()
+        }
 
     def _lose(self, message: Message, clients: list[int]) -> None:
         """Name the clients of a node that is late, and wait for it no second time."""

@@ -26,8 +26,8 @@ from .rules import (
     choice,
     client_choice,
     flag,
-    held_out_clients,
     integer,
+    named_clients,
     number,
     path,
     shown,
@@ -439,7 +439,7 @@ class RunSettings(Settings):
     def never_train(self) -> frozenset[int]:
         """Clients that ``held-out-clients`` holds out from training."""
         given = self.held_out_clients, self.num_clients, self.split_seed
-        return held_out_clients(*given)
+        return named_clients(*given)
 
     def is_checkpoint(self, server_round: int, last_round: int) -> bool:
         """Whether the server keeps its state and matrices after this round."""

@@ -21,8 +21,10 @@ LIST = r"\d{1,6}(,\d{1,6})*"
 
 
 @lru_cache(maxsize=16)  # asked for at every message
-def held_out_clients(text: str, num_clients: int, seed: int) -> frozenset[int]:
-    """Read the clients that are held out from training.
+def named_clients(
+    text: str, num_clients: int, seed: int, *, key: str = "held-out-clients"
+) -> frozenset[int]:
+    """Read the clients that a setting names, as those held out from training.
 
     Parameters
     ----------
@@ -30,32 +32,33 @@ def held_out_clients(text: str, num_clients: int, seed: int) -> frozenset[int]:
         A share of the clients, rounded to whole clients and drawn from ``seed`` alone;
         or numbers of clients separated by commas; or "" for none.
     seed : int
-        The split seed: runs that are compared hold out the same clients.
+        The split seed: runs that are compared name the same clients.
+    key : str
+        The setting; its name is that of the random stream, too.
 
     Raises
     ------
     ConfigError
-        A number is no client's or stands there twice, no client is held out, or none is
-        left to train.
+        A number is no client's or stands there twice, no client is named, or all are.
     """
     if not text:
         return frozenset()
     if "." in text:
         count = round(float(text) * num_clients)
-        rng = numpy_rng(seed, "held-out-clients")
+        rng = numpy_rng(seed, key)
         chosen = [int(c) for c in rng.choice(num_clients, size=count, replace=False)]
     else:
         chosen = [int(part) for part in text.split(",")]
     if len(set(chosen)) < len(chosen) or max(chosen, default=0) >= num_clients:
         raise ConfigError(
-            f"held-out-clients must be numbers of clients below {num_clients}, each"
-            f" once, got {text!r}; correct it in the run config"
+            f"{key} must be numbers of clients below {num_clients}, each once, got"
+            f" {text!r}; correct it in the run config"
         )
     if not 0 < len(chosen) < num_clients:
         raise ConfigError(
-            "held-out-clients must hold out at least one client and leave at least one"
-            f" to train, got {text!r}, which is {len(chosen)} of {num_clients}; change"
-            " it in the run config, or leave it out"
+            f"{key} must name at least one client and leave at least one out, got"
+            f" {text!r}, which is {len(chosen)} of {num_clients}; change it in the run"
+            " config, or leave it out"
         )
     return frozenset(chosen)
 

@@ -1,4 +1,4 @@
-"""How a client introduces itself at roll call, and where it may score models."""
+"""How a client introduces itself at roll call, and on what else it scores models."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from clients.sealing import KeyRing
 from clients.store import ClientStore
 
 from ..agreement import tell_data, tell_plugins
+from ..core.attack_settings import SUCCESS, UNTRIGGERED, AttackSettings
 from ..core.data import (
     TELLS,
     GraphPartition,
@@ -43,6 +44,7 @@ from ..core.wire import (
     WEIGHTS_HASH,
     Parcel,
     Scalar,
+    evaluation_key,
 )
 from ..resolve import Resolved
 from .node_config import NodeConfig, is_site, known_by, site_name
@@ -107,6 +109,25 @@ def score_elsewhere(
         log(WARNING, "no score of client %d on all test sets: %s", own, error)
         return reply
     return replace(reply, metrics={**reply.metrics, **found.metrics})
+
+
+def score_trigger(
+    attack: AttackSettings, client: GraphClient[Any], reply: Parcel
+) -> Parcel:
+    """Add the shares of test graphs that are called target, with and without trigger.
+
+    None if all test graphs are of the target class.
+    """
+    from clients.elsewhere import score_on_all
+
+    found = {}
+    for name, is_in in ((SUCCESS, True), (UNTRIGGERED, False)):
+        part = datasets.triggered_test(client.data.partition, attack, is_in=is_in)
+        if len(part.test):
+            data = client.DATA.collate(part, client.job.device)
+            (share,) = score_on_all(client, [data]).metrics.values()
+            found[evaluation_key("test", "post_aggregation", name)] = share
+    return replace(reply, metrics={**reply.metrics, **found})
 
 
 def scores_elsewhere(resolved: Resolved, widths: Mapping[str, int]) -> bool:

@@ -270,6 +270,12 @@ def agree_at(
             " one place, which no site has: it is for simulation; set method to"
             " another, e.g. fedavg"
         )
+    if is_site(node) and resolved.attack.is_on:
+        raise ConfigError(
+            f"attack.kind must be 'none' at sites, got {resolved.attack.kind!r}: no"
+            " site is made to lie, and attacks are for simulation; leave attack.kind"
+            " out of the run config"
+        )
     check_identity(resolved, node)
     if policy.secure_aggregation == "required" and trusted_peers(node) is None:
         raise PolicyError(

@@ -36,6 +36,7 @@ from clients.store import (
 )
 
 from ..core import plugins
+from ..core.attack_settings import OF_DATA, TRIGGER
 from ..core.config import PAPER
 from ..core.data import GraphPartition, join_training
 from ..core.errors import ConfigError, DataError, FedGraphError, WireError, full_reason
@@ -63,7 +64,13 @@ from ..core.words import group_reasons, name_clients, shortened
 from ..resolve import Resolved
 from ..results.model_files import keep_own_model
 from .gate import Visit
-from .introduce import guarded, identity, introduce, score_elsewhere
+from .introduce import (
+    guarded,
+    identity,
+    introduce,
+    score_elsewhere,
+    score_trigger,
+)
 from .node_config import FRESH_START, is_site, trusted_peers
 from .policy import Policy, agree_at
 
@@ -227,6 +234,9 @@ def _load(
 ) -> ClientData:
     settings = resolved.settings
     partition = datasets.load_partition(settings, client_id)
+    attack = resolved.attack
+    if attack.kind in OF_DATA and client_id in attack.hostile(settings):
+        partition = datasets.poison(partition, attack, settings)
     check_features(partition.graphs, resolved.privacy)
     client = resolved.method.client
     client.check_graphs(partition.graphs, settings)
@@ -412,6 +422,8 @@ def _assessed(
     reply = client.assess(parcel, header)
     if not resolved.settings.dry_run:
         keep_own_model(client, reply, rounds=int(header[SERVER_ROUND]) - 1)
+    if resolved.attack.kind == TRIGGER:
+        reply = score_trigger(resolved.attack, client, reply)
     return score_elsewhere(
         resolved,
         client,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from strategies.round_report import HELD_OUT, LedgerEntry, RoundReport
 
+from ..core.attack_settings import APART, SUCCESS, UNTRIGGERED
 from ..core.robust_settings import LEFT_OUT, WEIGHT
 from ..core.tasks import (
     BY_TASK,
@@ -24,6 +26,7 @@ from ..core.tasks import (
 from .selection import RECEIVED, TRAINED, Table, summarize
 
 COUNTED = ("train", "update", WEIGHT)  # how much clients did in averages by a rule
+SPREAD = ("train", "update", APART)
 OWNERSHIP = ("own", "unseen")  # tasks of which a client has labels, and the others
 
 
@@ -198,6 +201,22 @@ class RunRecord:
             for client, weights in sorted(of_clients.items())
         }
 
+    def spread(self) -> dict[str, float]:
+        """How unlike honest updates were in each round (h), in lengths of their mean.
+
+        Empty without an attack and without a rule.
+        """
+        return {
+            str(number): math.sqrt(fmean(v * v for v in of_clients.values()))
+            for number, of_clients in sorted(self._tables.get(SPREAD, {}).items())
+        }
+
+    def trigger_shares(self, server_round: int) -> dict[str, float]:
+        """Means over honest clients of what a trigger does to the model of a round."""
+        tables = {m: self.table(m, "test") for m in (SUCCESS, UNTRIGGERED)}
+        found = {m: of.get(server_round) for m, of in tables.items()}
+        return {m: fmean(v.values()) for m, v in found.items() if v}
+
     def held_out_at(self, server_round: int) -> dict[str, Any]:
         """Scores of clients that never train, on the models after a round."""
         values = self.table(point=HELD_OUT).get(server_round, {})
@@ -255,7 +274,7 @@ class RunRecord:
     def _add(
         self, where: tuple[str, str, str], number: int, client: int, value: float
     ) -> None:
-        if where[1] in (RECEIVED, TRAINED, HELD_OUT) or where == COUNTED:
+        if where[1] in (RECEIVED, TRAINED, HELD_OUT) or where in (COUNTED, SPREAD):
             self._tables.setdefault(where, {}).setdefault(number, {})[client] = value
 
     def _add_bytes(self, ledger: Iterable[LedgerEntry]) -> None:

@@ -17,6 +17,7 @@ from strategies.base import AbstractGraphStrategy
 from strategies.round_report import ClientInfo, RoundReport
 
 from ..agreement import class_names, describe_features, describe_left_out
+from ..core.attack_settings import describe_attack
 from ..core.errors import full_reason
 from ..core.privacy_settings import describe, edge_totals
 from ..core.robust_settings import describe_left
@@ -117,6 +118,8 @@ def summarise(
                 for c in strategy.trainers()
             },
         ),
+        **describe_attack(resolved.attack, s, so_far.trigger_shares(so_far.last_round)),
+        **({"update_spread": spread} if (spread := so_far.spread()) else {}),
         **strategy.remarks(),
         "emd": partition_distance(strategy.clients),
         "class_counts": class_table(strategy.clients),
@@ -138,7 +141,8 @@ def _scores(
     """Results by each rule, the headline first, and which tasks had no score."""
     so_far, task = folder.so_far, folder.so_far.task
     settings = folder.resolved.settings
-    expected = 1 if folder.resolved.task.pools else settings.num_training
+    honest = settings.num_training - len(strategy.hostile)
+    expected = 1 if folder.resolved.task.pools else honest
     # A failed run has no closing evaluation: its last measured round is the one
     # before the last trained.
     last = so_far.last_round if is_complete else max(so_far.table(), default=0)

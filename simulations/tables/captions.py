@@ -6,13 +6,14 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
 from fedgraph_flwr.results.selection import PROTOCOLS
 
 from ..markup import Report
-from .frame import ERRORS, PER_CLIENT, RULES, START, Table, from_start, pair
+from .frame import ERRORS, PAIR, PER_CLIENT, RULES, START, Table, from_start, pair
 from .stats import NOT_SHOWN, Difference
 from .studies import OWN_START, Study, StudyTable
 
@@ -51,10 +52,13 @@ def make_reports(study: Study, found: Rows) -> list[Report]:
 
 def make_report(study: Study, table: StudyTable, found: Rows) -> Report:
     """Word one table: scores, differences, protocol."""
+    if table.grid:  # its cells are means of runs
+        study = replace(study, spread="runs")
     rows = [row for row in table.rows if row in found]
     columns = _columns(study, table)
     lines = [_row_cells(study, row, found[row], columns) for row in rows]
-    parts: list[pd.DataFrame | str] = [_used(lines)]
+    shown = _grid(study, table, found) if table.grid else _used(lines)
+    parts: list[pd.DataFrame | str] = [shown]
     if missing := [row for row in table.rows if row not in found]:
         parts.append(f"Not run: {', '.join(missing)}.")
     differences = [_difference_cells(study, a, b, found) for a, b in table.differences]
@@ -63,6 +67,32 @@ def make_report(study: Study, table: StudyTable, found: Rows) -> Report:
     parts.append(_protocol(study, pd.concat([found[row] for row in rows])))
     notes = [*_notes(study, {row: found[row] for row in rows}), *table.notes]
     return Report(title=table.title, parts=[*parts, *(f"Note: {n}" for n in notes)])
+
+
+def _grid(study: Study, table: StudyTable, found: Rows) -> pd.DataFrame:
+    """Cross rows with the words that end their names; the lowest cell goes last.
+
+    Pairs of seeds count that all rows have, each over the clients that all have.
+    """
+    scores: dict[str, list[float]] = {row: [] for row in table.rows if row in found}
+    both = pd.concat([found[row].assign(row=row) for row in scores])
+    for _, of_pair in both.groupby(PAIR):
+        if len(of_pair) < len(scores):
+            continue
+        clients = of_pair[study.rule + PER_CLIENT]
+        common = set.intersection(*map(set, clients))
+        for row, known in zip(of_pair["row"], clients, strict=True):
+            scores[row].append(statistics.fmean(known[c] for c in sorted(common)))
+    lines = []
+    for name in dict.fromkeys(row.rpartition("-")[0] for row in scores):
+        cells = {w: of for w in table.grid if (of := scores.get(f"{name}-{w}"))}
+        if not cells:
+            continue
+        low = min(cells, key=lambda w: statistics.fmean(cells[w]))
+        lowest = f"{statistics.fmean(cells[low]):.4f} ({low})"
+        words = {w: _score(of) for w, of in cells.items()}
+        lines.append({"row": name, **words, "lowest": lowest})
+    return pd.DataFrame(lines).fillna(NONE)
 
 
 def rule_words(rules: Iterable[str]) -> str:

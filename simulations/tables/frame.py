@@ -5,7 +5,8 @@ have it), and columns ``<measure> per client`` of mappings, client -> score, if 
 clients are known. A measure is a rule, ``start`` (the score before training),
 ``validation`` (the score by which ``best_val`` chose), ``clusters``, ``ARI``,
 ``held-out clients``, ``on all clients``, ``<rule>:<metric>`` and ``start:<metric>`` of
-metrics beside the headline's, or ``round-<t>`` of embeddings.
+metrics beside the headline's, ``round-<t>`` of embeddings, or shares of a trigger
+(``attack-success``).
 """
 
 from __future__ import annotations
@@ -233,6 +234,7 @@ def from_run(run: Run, row: str, *, per_client: bool) -> tuple[Row, list[str]]:
             ON_ALL: (s.get("on_all_clients") or {}).get("mean"),
             **{f"{HELD_OUT}:{m}": v for m, v in (held_out.get("also") or {}).items()},
             **beside,
+            **(s.get("attacked") or {}).get("shares", {}),
         }
         scores = {name: float(v) for name, v in scores.items() if v is not None}
         partial: list[str] = []

@@ -212,13 +212,15 @@ class Found:
     left_out: list[str] = field(default_factory=list)
 
 
-def find_runs(folders: Iterable[Path]) -> Found:
+def find_runs(folders: Iterable[Path], *, attacked: bool = False) -> Found:
     """Search folders for runs.
 
     Parameters
     ----------
     folders : iterable of Path
         Run folders, or folders anywhere above them.
+    attacked : bool
+        Whether runs under an attack count, whose scores are of honest clients alone.
 
     Returns
     -------
@@ -248,7 +250,10 @@ def find_runs(folders: Iterable[Path]) -> Found:
     found = Found()
     for path in candidates:
         read = _read_run(path)
-        if isinstance(read, Run):
+        if isinstance(read, Run) and read.summary.get("attacked") and not attacked:
+            says = read.summary["attacked"]["says"]
+            found.left_out.append(f"{path}: {says}; `compare --attacked` reads it")
+        elif isinstance(read, Run):
             found.runs.append(read)
         else:
             found.left_out.append(read)

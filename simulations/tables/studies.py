@@ -16,7 +16,9 @@ Keys of a file:
 - ``[targets]``: row -> the paper's score, ``[score, spread]``, or a table of measure ->
   either, with ``least-gain`` and ``not-worse`` for its gains over self-train;
 - ``[[table]]``: ``title``, ``rows``, ``differences`` (pairs of rows; ``own round 0``
-  as the second is the first's start), its own ``columns``, and ``notes``;
+  as the second is the first's start), its own ``columns``, and ``notes``. With
+  ``grid``, a list of words, a row stands for those whose names end with "-" and a
+  word: a cell each, with ``spread = "clients"``;
 - ``[[figure]]``: differences to draw, as a table with labels in third place.
 
 A table or figure with ``for``, a list of tables of words, is repeated for each
@@ -57,6 +59,7 @@ class StudyTable:
     labels: tuple[str, ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    grid: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +122,11 @@ def _study(name: str, content: dict[str, Any]) -> Study:
 
 
 def _table(entry: dict[str, Any]) -> StudyTable:
-    differences = entry.pop("differences", [])
+    differences, grid = entry.pop("differences", []), tuple(entry.pop("grid", ()))
+    rows = tuple(entry.pop("rows", ()))
     return StudyTable(
-        rows=tuple(entry.pop("rows", ())),
+        rows=tuple(f"{r}-{word}" for r in rows for word in grid) if grid else rows,
+        grid=grid,
         differences=tuple((a, b) for a, b, *_ in differences),
         labels=tuple("".join(label) for _, _, *label in differences),
         notes=tuple(entry.pop("notes", ())),

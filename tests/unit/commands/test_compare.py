@@ -400,3 +400,15 @@ def test_clients_held_out_from_training_have_a_column(tmp_path):
     (group,) = groups_of(tmp_path)
     sheet = compare.compare(group, "final", "macro-f1").parts[0]
     assert "0.1250" in [*sheet.iloc[0]]
+
+
+def test_attacked_runs_are_left_out_unless_asked_for(tmp_path, capsys):
+    write_run(tmp_path, "fedavg", 1, [0.7, 0.9])
+    attacked = {"says": "attack.kind sign, by clients 1", "shares": {}}
+    chosen = {"attack.kind": "sign", "attack.clients": "1"}
+    write_run(tmp_path, "fedavg", 2, [0.5, 0.1], attacked=attacked, config=chosen)
+    assert [run.seed for run in find_runs([tmp_path]).runs] == [1]
+    assert fedgraph(["compare", str(tmp_path)]) == 0
+    assert "sign, by clients 1; `compare --attacked` reads" in capsys.readouterr().err
+    assert fedgraph(["compare", str(tmp_path), "--attacked", "--markdown"]) == 0
+    assert "| fedavg (clients=1, kind=sign) |" in capsys.readouterr().out

@@ -250,6 +250,33 @@ def test_tables_show_scores_differences_and_what_is_missing(small):
     assert "rule best_val" in text
 
 
+def test_a_grid_crosses_rows_over_the_clients_that_all_runs_of_a_pair_have(tmp_path):
+    """By hand: client 0 is hostile on seed 1; seed 3 lacks a run and counts nowhere."""
+    grid = ['title = "g"', 'grid = ["none", "sign"]', 'rows = ["mean-x", "median-x"]']
+    head = ['paper = ""', 'rule = "final"', 'spread = "clients"', "[[table]]"]
+    (tmp_path / "s.toml").write_text("\n".join([*head, *grid]))
+    study = load_study("s", tmp_path)
+    assert study.tables[0].rows[1:3] == ("mean-x-sign", "median-x-none")
+    of_rows = {
+        "mean-x-none": [{0: 0.9, 1: 0.6, 2: 0.8}, {0: 0.4, 1: 0.6}, {0: 1.0}],
+        "mean-x-sign": [{1: 0.2, 2: 0.4}, {0: 0.1, 1: 0.3}],
+        "median-x-none": [{0: 0.9, 1: 0.5, 2: 0.7}, {0: 0.4, 1: 0.4}, {0: 1.0}],
+        "median-x-sign": [{1: 0.5, 2: 0.9}, {0: 0.4, 1: 0.8}, {0: 1.0}],
+    }
+    results = [
+        result(row, seed, **{"final per client": known})
+        for row, of in of_rows.items()
+        for seed, known in enumerate(of, 1)
+    ]
+    shown = make_reports(study, by_row(results))[0].parts[0].set_index("row")
+    assert [*shown.loc["mean-x"]] == [
+        "0.6000 ± 0.1414",
+        "0.2500 ± 0.0707",
+        "0.2500 (sign)",
+    ]
+    assert [*shown.loc["median-x"]][1:] == ["0.6500 ± 0.0707", "0.5000 (none)"]
+
+
 def test_the_program_adds_to_its_file_and_prints_from_it_alone(run, tmp_path, capsys):
     path = tmp_path / "runs.csv"
     name = "fgcl-gcn-bace-1"
