@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.secure_aggregation import follow
 from fedgraph_flwr.core.words import shortened
 
 from .site_database import site_database
@@ -25,6 +26,9 @@ from .store import states_of
 _KEPT = """CREATE TABLE IF NOT EXISTS updates (
     client INTEGER, round INTEGER, run TEXT, weight INTEGER NOT NULL,
     received TEXT NOT NULL, numbers BLOB NOT NULL, PRIMARY KEY (client, round, run))"""
+_HISTORIES = """CREATE TABLE IF NOT EXISTS histories (
+    client INTEGER, round INTEGER, run TEXT, received TEXT NOT NULL,
+    history TEXT NOT NULL, PRIMARY KEY (client, round, run))"""
 _TABLE = """CREATE TABLE IF NOT EXISTS sums (
     experiment TEXT, client INTEGER, round INTEGER, label BLOB,
     members TEXT NOT NULL, received TEXT NOT NULL, vector TEXT NOT NULL,
@@ -78,7 +82,11 @@ class HandedIn:
         ).fetchall()
         for what, rows, cure in (
             ("round", of_round, "bring all clients back, or start a new run"),
-            ("model", of_model if over_runs else [], "start the run with another seed"),
+            (
+                "model",
+                of_model if over_runs else [],
+                "start the run from another model, by another seed or init-from",
+            ),
         ):
             for before, *_ in rows:
                 if before != members:
@@ -124,12 +132,67 @@ class Update:
 
 @dataclass(frozen=True)
 class KeptUpdates:
-    """Updates of a round that wait on the disk until it is known who has trained."""
+    """What clients keep of a round: their history, and updates to be handed in.
+
+    ``is_repeated_alike``: whoever repeats a round has the model that it had.
+    """
 
     root: Path
     experiment: str
     server_round: int
     run: int
+    is_repeated_alike: bool = True
+
+    def note(self, client: int, came: str, before: tuple[int, int], missed: str) -> str:
+        """Note what a client has trained from; return its history with it.
+
+        Parameters
+        ----------
+        came : str
+            Digest of what it was sent.
+        before : tuple of int
+            Round, and run of Flower, whose state it went on from.
+        missed : str
+            Digests of what others trained from meanwhile, in order.
+        """
+        states = states_of(self.root, self.experiment)
+        with states.transaction() as db:
+            db.execute(_HISTORIES)
+            where = "FROM histories WHERE client = ? AND round = ?"
+            found = db.execute(
+                f"SELECT history {where} AND run = ?",
+                (client, before[0], str(before[1])),
+            ).fetchall()
+            start = found[0][0] if found else f"none of {before[0]}" * bool(before[0])
+            history = follow(start, [*missed.split(), came])
+            others = db.execute(
+                f"SELECT received {where}", (client, self.server_round)
+            ).fetchall()
+            db.execute(
+                "INSERT OR REPLACE INTO histories VALUES (?, ?, ?, ?, ?)",
+                (client, self.server_round, str(self.run), came, history),
+            )
+        if self.is_repeated_alike and any(other != came for (other,) in others):
+            raise WireError(
+                f"client {client} has trained in round {self.server_round} from another"
+                " model: refused, as exact losses of many models show its update; start"
+                " a new run"
+            )
+        return history
+
+    def history(self, client: int) -> str:
+        """Return what a client had trained from by the end of this round."""
+        ((found,),) = states_of(self.root, self.experiment).rows(
+            "SELECT history FROM histories WHERE client = ? AND round = ? AND run = ?",
+            *(client, self.server_round, str(self.run)),
+        )
+        return str(found)
+
+    def clear(self, clients: Iterable[int]) -> None:
+        """Delete what clients have kept, after the last round."""
+        with states_of(self.root, self.experiment).transaction() as db:
+            db.execute(_KEPT)
+            db.executemany("DELETE FROM updates WHERE client = ?", zip(clients))
 
     def write(self, updates: Mapping[int, Update]) -> dict[int, NDArray[np.int64]]:
         """Keep updates, drop those of earlier rounds; say for whom they were handed in.
@@ -169,7 +232,7 @@ class KeptUpdates:
         Raises
         ------
         WireError
-            Nothing.
+            It has kept nothing.
         """
         rows = states_of(self.root, self.experiment).rows(
             "SELECT weight, received, numbers FROM updates WHERE client = ? AND round"

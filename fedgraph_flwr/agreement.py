@@ -13,8 +13,9 @@ from .core.config import RunSettings
 from .core.data import GraphPartition
 from .core.errors import ConfigError
 from .core.plugins import NAMING_KEYS, PluginSettings
+from .core.secure_aggregation import SecureAggregation
 from .core.wire import LEFT_OUT, UNUSED, WHOLE
-from .core.words import name_clients
+from .core.words import name_clients, shortened
 
 COLUMNS, CLASSES = "columns", "classes"
 _MOST_CLASSES, _SHORT = 256, 12
@@ -90,6 +91,20 @@ def name_classes(names: list[str], num_classes: int) -> list[str]:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def check_owners(sums: SecureAggregation, clients: Mapping[int, ClientInfo]) -> None:
+    """Refuse a sum in which a task's part of the model is made by too few clients."""
+    some = clients[min(clients)]
+    for number, task in enumerate(some.tasks if sums.on else ()):
+        owners = sorted(c for c, i in clients.items() if number in i.task_ids)
+        if 0 < len(owners) < sums.least:
+            raise ConfigError(
+                f"clients {shortened(owners)} alone have labels of task {task!r}, and"
+                " their updates of its part of the model would show in the sum"
+                f" (secure-aggregation.least is {sums.least}); leave that task out of"
+                " csv-label-columns or task-masks, or switch secure-aggregation.on off"
+            )
 
 
 def check_same_data(settings: RunSettings, clients: Mapping[int, ClientInfo]) -> None:

@@ -12,7 +12,7 @@ from .core.embedding_scores import METRICS, TRANSFORMS
 from .core.fields import LARGEST, Field, Kind, Phase
 from .core.privacy_settings import METRIC as PRIVACY
 from .core.rules import MOST_ROUNDS
-from .core.secure_aggregation import KNOWN_BY, UPDATE_NORM
+from .core.secure_aggregation import KEY_PATTERN, KNOWN_BY, MASK_KEY, UPDATE_NORM
 from .core.tasks import (
     AT_RECALL,
     AVERAGE_PRECISION,
@@ -132,6 +132,13 @@ COMMON = (
     *(
         _open(TOLD + name, Kind.TEXT, _ROLL_CALL, is_lasting=False)
         for name in (UNUSED, LEFT_OUT, KNOWN_BY)
+    ),
+    _open(
+        TOLD + MASK_KEY,
+        Kind.TEXT,
+        _ROLL_CALL,
+        pattern=KEY_PATTERN,
+        words="a key as 256 hexadecimal digits",
     ),
     _open(TOLD, Kind.TEXT, _ROLL_CALL, rest="[a-z0-9-]+"),
     *(_open(name, Kind.ARRAY, _ROUNDS, **_POOLS) for name in POOLED),

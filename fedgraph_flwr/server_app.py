@@ -24,6 +24,7 @@ from strategies.round_report import RARE, ClientInfo, Evaluation, Rarest, class_
 from strategies.sending import side_by_side
 
 from .agreement import (
+    check_owners,
     check_same_data,
     check_same_plugins,
     class_names,
@@ -186,6 +187,7 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
     ):
         clients = strategy.roll_call(grid)
     check_same_data(settings, clients)
+    check_owners(resolved.secagg, {c: clients[c] for c in strategy.trainers()})
     if not is_resumed and resolved.method.task.has_classes:
         _find_rarest(resolved, strategy)
     if not is_resumed and settings.class_weights == "federation":

@@ -284,6 +284,7 @@ class AbstractGraphStrategy(Paper, Strategy):
             "spent": {str(c): s for c, s in sorted(self.spent.items())},
             "rarest": self.rarest and vars(self.rarest),
             "class_weights": self.class_weights,
+            **({"histories": self.histories} if self.histories else {}),
         }
 
     def restore_frame(self, facts: Mapping[str, Any]) -> None:
@@ -298,6 +299,8 @@ class AbstractGraphStrategy(Paper, Strategy):
         self.spent = {int(c): dict(s) for c, s in facts["spent"].items()}
         self.rarest = Rarest(**facts["rarest"]) if facts["rarest"] else None
         self.class_weights = facts.get("class_weights", "")
+        told = facts.get("histories", {})
+        self.histories = {int(c): (h, tuple(m)) for c, (h, m) in told.items()}
 
     # Parts of a round ------------------------------------------------------------
 

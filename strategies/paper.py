@@ -14,7 +14,7 @@ from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.network import Network
 from fedgraph_flwr.core.privacy_settings import PrivacySettings
 from fedgraph_flwr.core.robust_settings import RobustSettings
-from fedgraph_flwr.core.secure_aggregation import SecureAggregation
+from fedgraph_flwr.core.secure_aggregation import MISSED, SecureAggregation
 from fedgraph_flwr.core.wire import (
     BY_PRECISION,
     CLASS_WEIGHTS,
@@ -170,6 +170,9 @@ class Paper(ABC):
         self.compute_s: dict[int, float] = {}  # seconds of each client's last reply
         self.scores_elsewhere = False  # clients do, on the test sets of all
         self.rarest: Rarest | None = None  # class, where it is known
+        # Of secure aggregation, by client: what it has trained from, and, since then,
+        # what others have.
+        self.histories: dict[int, tuple[str, tuple[str, ...]]] = {}
         self.class_weights = ""  # of all clients, as JSON; "" if no loss reads them
         self.phase = Phase.TRAINING  # of the exchange that is under way
         self._began_at = 0.0
@@ -258,6 +261,8 @@ class Paper(ABC):
             facts |= {RAREST: self.rarest.number, BY_PRECISION: self.rarest.chooses}
         if self.class_weights:
             facts[CLASS_WEIGHTS] = self.class_weights
+        if missed := self.histories.get(client, ("", ()))[1]:
+            facts[MISSED] = " ".join(missed)
         return facts | with_prefix(SPENT, self.spent.get(client, {}))
 
     def remarks(self) -> dict[str, Any]:

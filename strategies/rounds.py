@@ -54,7 +54,7 @@ from .round_report import (
     read_evaluations,
 )
 from .sending import exchange
-from .sums import RoundSum, choose_members
+from .sums import RoundSum, choose_members, remember
 
 _TYPES = {
     Phase.OPENING: f"{MessageType.QUERY}.{OPENING}",
@@ -225,15 +225,21 @@ class Round:
         if not self.sums:
             told = {c: tuple(map(int, p.arrays[HANDED])) for c, p in good.items()}
             needed = max(self._needed(), strategy.secagg.least)
-            members = choose_members(told, number, needed)
+            # Only the first round that a server does may have been done before.
+            is_first = number == strategy.first_round
+            members = choose_members(told, number, needed, may_repeat=is_first)
+            late = "it has trained, and is in no sum of this round"
+            self.report.failures |= dict.fromkeys(good.keys() - {*members}, late)
             sent = next(iter(self._sent_to.values()))  # of all alike
             self._begin_sums([members], dict.fromkeys(members, sent))
             handed = self._hand_in(grid)
             good = {c: replace(good[c], arrays=handed[c].arrays) for c in members}
         found: dict[int, Parcel] = {}
-        for one in {id(s): s for s in self.sums.values()}.values():
+        every = {id(one): one for one in self.sums.values()}.values()
+        for one in every:
             of_sum = {c: good[c] for c in one.sum_of.members}
             found |= one.open(of_sum, strategy.robust.guard)
+        remember(strategy, every)
         return dict(sorted(found.items()))
 
     def _begin_sums(

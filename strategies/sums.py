@@ -6,7 +6,7 @@ that averages makes the same of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,8 +19,16 @@ from fedgraph_flwr.core.secure_aggregation import (
     SumOf,
     decode,
     digest,
+    follow,
 )
-from fedgraph_flwr.core.wire import NamedArrays, Parcel, flatten, select, with_prefix
+from fedgraph_flwr.core.wire import (
+    CLASS_WEIGHTS,
+    NamedArrays,
+    Parcel,
+    flatten,
+    select,
+    with_prefix,
+)
 from fedgraph_flwr.core.words import shortened
 from fedgraph_flwr.methods.fedavg import DELTA, SHARED
 
@@ -35,8 +43,12 @@ class RoundSum:
 
     Parameters
     ----------
+    total : int
+        Weight of its clients, as roll call told.
+    came, history : str
+        Digest of what its clients are sent, and :func:`follow` of it and all before.
     received : dict of str to array
-        What its clients train from.
+        The model that they train from.
     label : bytes
         As they make it, if they were told the same.
     sends_updates : bool
@@ -45,6 +57,9 @@ class RoundSum:
 
     server_round: int
     sum_of: SumOf
+    total: int
+    came: str
+    history: str
     received: NamedArrays
     label: bytes
     sends_updates: bool
@@ -62,19 +77,24 @@ class RoundSum:
             c: strategy.clients[c].introduced.get(MASK_KEY, "")
             for c in strategy.trainers()
         }
-        total = int(sum(strategy.weight(c) for c in members))
-        sum_of = SumOf(tuple(members), keys, total)
+        sum_of = SumOf(tuple(members), keys)
+        came = digest(sent, {CLASS_WEIGHTS: strategy.class_weights})
+        before, missed = strategy.histories.get(members[0], ("", ()))
+        history = follow(before, [*missed, came])
         received, kind = select(SHARED, sent), strategy.uplink(server_round, members[0])
         label = sum_of.label(
             experiment=strategy.experiment,
             run=strategy.lives.run,
             server_round=server_round,
             config_sha256=strategy.config_sha256,
-            received=digest(received),
+            history=history,
         )
         return cls(
             server_round=server_round,
             sum_of=sum_of,
+            total=int(sum(strategy.weight(c) for c in members)),
+            came=came,
+            history=history,
             received=received,
             label=label,
             sends_updates=all(name.startswith(DELTA) for name in kind),
@@ -114,11 +134,11 @@ class RoundSum:
         summed = np.zeros(size, np.uint64)
         for parcel in replies.values():
             summed += parcel.arrays[MASKED].astype(np.uint64, copy=False)
-        mean = decode(summed, len(self.sum_of.members), self.sum_of.total)
+        mean = decode(summed, len(self.sum_of.members), self.total)
         if mean is None:
             raise RunFailedError(
                 f"{about}: the sum of {len(replies)} clients does not count"
-                f" {len(replies)} clients of weight {self.sum_of.total}: pads did not"
+                f" {len(replies)} clients of weight {self.total}: pads did not"
                 " cancel, though all labels agree. A key or the software of one client"
                 " is wrong; nobody can tell whose. Resume the run"
             )
@@ -144,8 +164,25 @@ class RoundSum:
         return model
 
 
+def remember(strategy: Paper, sums: Collection[RoundSum]) -> None:
+    """Add what clients of this round's sums have trained from to their histories.
+
+    Others learn when they come back what was made without them.
+    """
+    there = {c for one in sums for c in one.sum_of.members}
+    for one in sums:
+        strategy.histories |= dict.fromkeys(one.sum_of.members, (one.history, ()))
+        for client in {*one.sum_of.keys} - there:
+            before, missed = strategy.histories.get(client, ("", ()))
+            strategy.histories[client] = (before, (*missed, one.came))
+
+
 def choose_members(
-    told: Mapping[int, tuple[int, ...]], server_round: int, needed: int
+    told: Mapping[int, tuple[int, ...]],
+    server_round: int,
+    needed: int,
+    *,
+    may_repeat: bool,
 ) -> tuple[int, ...]:
     """Say of whom a round's sum is, after some have trained.
 
@@ -157,14 +194,23 @@ def choose_members(
     told : mapping of int to tuple of int
         By client that has trained: for whom it has handed in already; () for nobody.
     needed : int
-        How many clients a new set needs.
+        How many clients a set needs.
+    may_repeat : bool
+        This round may have been handed in before; else nobody's word for it counts, as
+        a client could choose whose sum is made.
 
     Raises
     ------
     RunFailedError
         No set can be completed.
     """
-    whole = {t for t in told.values() if t and all(told.get(c) in (t, ()) for c in t)}
+    if not may_repeat:
+        told = dict.fromkeys(told, ())
+    whole = {
+        t
+        for t in told.values()
+        if len(t) >= needed and all(told.get(c) in (t, ()) for c in t)
+    }
     if whole:
         return min(whole, key=lambda t: (-len(t), t))
     new = tuple(sorted(c for c, t in told.items() if not t))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from .config import RunSettings, Settings
 from .errors import ConfigError, WireError
 from .fields import Field
 from .rules import flag, integer, number
-from .wire import NamedArrays, Scalar
+from .wire import CLASS_WEIGHTS, NamedArrays, Scalar
 from .words import shortened
 
 MASK_KEY = "mask-key"  # told at roll call,
@@ -34,13 +34,15 @@ NAMED = "fingerprints"
 MASKED, LABEL = "masked", "mask-label"  # arrays of a reply
 HANDED = "handed-in-for"  # array: ids of the sum of this round, if a client is in one
 HAND_IN = "train.hand_in"  # kind of message
-MEMBERS, KEYS, TOTAL = "members", "mask-keys", "total-weight"  # facts for a client
+MEMBERS, KEYS = "members", "mask-keys"  # facts for a client,
+MISSED = "missed-models"  # and digests of what others trained from without it
 UPDATE_NORM = "update-norm"  # metric, where clusters are made by norms
-_FRACTION_BITS = 40
-_MOST = 2.0**22  # of a number of an update: then no sum of shares wraps
+KEY_PATTERN = "[0-9a-f]{256}"  # of what a client tells
+_FRACTION_BITS = 30
+_MOST = 2.0**24  # of weight times a number: then no sum of 256 wraps
 _MOST_MEMBERS = 256  # each pair of them has a pad
 _VERSION = 1  # of what a label is made of
-_IDS = re.compile(r"\d{1,9}( \d{1,9})*")
+_IDS = re.compile(r"[0-9]{1,9}( [0-9]{1,9})*")
 Vector = NDArray[np.uint64]
 
 
@@ -134,16 +136,15 @@ def may_drop_out(settings: RunSettings) -> bool:
 
 @dataclass(frozen=True)
 class SumOf:
-    """The clients of a sum, ascending, the keys of all clients, the members' weight."""
+    """The clients of a sum, ascending, and the keys of all clients that train."""
 
     members: tuple[int, ...]
     keys: Mapping[int, str]
-    total: int
 
     def to_facts(self) -> dict[str, Scalar]:
         """Write it into a parcel to a client."""
         ids = " ".join(map(str, self.members))
-        return {MEMBERS: ids, KEYS: self._keys(), TOTAL: self.total}
+        return {MEMBERS: ids, KEYS: self._keys()}
 
     def _keys(self) -> str:
         return json.dumps({str(c): self.keys[c] for c in sorted(self.keys)})
@@ -155,22 +156,23 @@ class SumOf:
         Raises
         ------
         WireError
-            It is not there, or malformed.
+            It is not there, or malformed. A key in capitals is: it would be another
+            text, and the same key.
         """
-        ids, total = facts.get(MEMBERS), facts.get(TOTAL)
+        ids = facts.get(MEMBERS)
         try:
             given = dict(json.loads(str(facts.get(KEYS))))
-            keys = {int(c): key for c, key in given.items() if isinstance(key, str)}
+            keys = {int(c): str(key) for c, key in given.items()}
         except (ValueError, TypeError, RecursionError):
             keys = {}
-        if isinstance(ids, str) and _IDS.fullmatch(ids) and type(total) is int:
+        if isinstance(ids, str) and _IDS.fullmatch(ids):
             members = tuple(map(int, ids.split()))
-            if list(members) == sorted(keys.keys() & {*members}):
-                return cls(members, keys, total)
+            are_keys = all(re.fullmatch(KEY_PATTERN, key) for key in keys.values())
+            if are_keys and list(members) == sorted(keys.keys() & {*members}):
+                return cls(members, keys)
         raise WireError(
             f"the server's message does not say whose sum it asks for: {MEMBERS} is"
-            f" {shortened(ids)}, {TOTAL} {shortened(total)}; both ends must run the"
-            " same version of fedgraph_flwr"
+            f" {shortened(ids)}; both ends must run the same version of fedgraph_flwr"
         )
 
     def label(
@@ -180,7 +182,7 @@ class SumOf:
         run: int,
         server_round: int,
         config_sha256: str,
-        received: str,
+        history: str,
     ) -> bytes:
         """SHA-256 of all that members must agree on.
 
@@ -193,8 +195,9 @@ class SumOf:
             Flower's.
         config_sha256 : str
             Of the run config.
-        received : str
-            :func:`digest` of the arrays that members trained from.
+        history : str
+            :func:`follow` of what members trained from, in this and earlier rounds: the
+            state that a client keeps depends on all of it.
         """
         about = {
             "version": _VERSION,
@@ -204,62 +207,67 @@ class SumOf:
             "members": list(self.members),
             "keys": self._keys(),
             "config": config_sha256,
-            "received": received,
-            "total": self.total,
+            "history": history,
         }
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).digest()
 
 
-def digest(arrays: NamedArrays) -> str:
-    """SHA-256 of arrays: their names, types, shapes and numbers, by name."""
-    found = hashlib.sha256()
+def follow(history: str, received: Iterable[str]) -> str:
+    """Add what clients train from to a history, in order."""
+    for one in received:
+        history = hashlib.sha256(f"{history} {one}".encode()).hexdigest()
+    return history
+
+
+def digest(arrays: NamedArrays, facts: Mapping[str, Scalar]) -> str:
+    """SHA-256 of what training depends on: all arrays, and weights of classes."""
+    found = hashlib.sha256(str(facts.get(CLASS_WEIGHTS, "")).encode())
     for name, array in sorted(arrays.items()):
         about = json.dumps([name, array.dtype.str, array.shape])
         found.update(about.encode() + np.ascontiguousarray(array).tobytes())
     return found.hexdigest()
 
 
-def encode(update: NDArray[np.float64], weight: int, total: int) -> Vector:
-    """Write a client's share of a mean as integers modulo 2^64; last, what to check by.
+def encode(update: NDArray[np.float64], weight: int) -> Vector:
+    """Write a client's part of a mean as integers modulo 2^64; last, what to check by.
+
+    No number of the server's is in it: sums of one update on several grids would show
+    single numbers.
 
     Parameters
     ----------
     update : array, shape (size,)
-    weight, total : int
-        Of the client, and of all; the client knows its own.
+    weight : int
+        The client's own.
 
     Returns
     -------
     array, shape (size + 2,)
-        rint(update * weight / total * 2^40), the weight, and 1. The mean of n clients
-        is wrong by n * 2^-41 at most.
+        rint(update * weight * 2^30), the weight, and 1. A mean is wrong by 2^-31 at
+        most.
 
     Raises
     ------
     WireError
-        A number is not finite or beyond +-2^22, so that sums could wrap.
+        A number is not finite, or so large that sums could wrap.
     """
-    if not 0 <= weight <= total:
-        raise WireError(
-            f"the server says that all clients weigh {total} together, this one alone"
-            f" weighs {weight}; both ends must run the same version of fedgraph_flwr"
-        )
-    largest = np.abs(update).max(initial=0.0)
+    largest = weight * np.abs(update).max(initial=0.0)
     if not largest <= _MOST:  # nor is NaN
         raise WireError(
-            f"a number of the update is {largest:g}, a sum takes up to {_MOST:g}; lower"
-            " the learning rate or look at that client's data"
+            f"a number of the update, times {weight} training items, is {largest:g}, a"
+            f" sum takes up to {_MOST:g}; lower the learning rate, look at that"
+            ' client\'s data, or set weighting to "uniform"'
         )
-    share = np.rint(update * (weight / max(total, 1) * 2.0**_FRACTION_BITS))
+    share = np.rint(update * (weight * 2.0**_FRACTION_BITS))
     return np.append(share.astype(np.int64), [weight, 1]).view(np.uint64)
 
 
 def decode(summed: Vector, members: int, total: int) -> NDArray[np.float64] | None:
     """Read the mean of updates from a sum; None if pads did not cancel.
 
-    Pads that are left make the mean next to nothing, and the last two numbers huge.
+    Then the last two numbers are not those of the members and their weights.
     """
     signed = summed.view(np.int64)
     if [int(n) for n in signed[-2:]] != [total, members]:
         return None
-    return signed[:-2] / 2.0**_FRACTION_BITS
+    return signed[:-2] / (max(total, 1) * 2.0**_FRACTION_BITS)

@@ -22,6 +22,7 @@ from ..core.secure_aggregation import (
     HANDED,
     LABEL,
     MASKED,
+    MISSED,
     UPDATE_NORM,
     SumOf,
     Vector,
@@ -30,9 +31,12 @@ from ..core.secure_aggregation import (
     may_drop_out,
 )
 from ..core.wire import (
+    EARLIER_RUNS,
     EXPERIMENT,
+    LAST_ROUND,
     NUM_EXAMPLES,
     SERVER_ROUND,
+    Lives,
     NamedArrays,
     Parcel,
     Scalar,
@@ -107,13 +111,17 @@ class Cover:
             if parcel.error:
                 continue
             with self._naming(client, left):
+                if kind == MessageType.TRAIN:  # whatever becomes of it: a state is kept
+                    self._note(client, came[client], header)
                 if kind == HAND_IN:
                     updates[client] = self._kept(header).read(client)
                 elif parcel.arrays and kind != MessageType.TRAIN:
                     raise WireError("arrays that are no update: no pad covers them")
                 elif parcel.arrays:
-                    updates[client] = self._update(parcel, came[client].arrays)
+                    updates[client] = self._update(parcel, came[client])
                     left[client] = self._with_norm(left[client], updates[client])
+        if kind == MessageType.EVALUATE:
+            self._kept(header).clear(made)
         if kind == MessageType.TRAIN and may_drop_out(self.resolved.settings):
             found = self._kept(header).write(updates)
             arrays: dict[int, NamedArrays] = {c: {HANDED: i} for c, i in found.items()}
@@ -137,9 +145,33 @@ class Cover:
 
     def _kept(self, header: Mapping[str, Scalar]) -> KeptUpdates:
         number, experiment = int(header[SERVER_ROUND]), str(header[EXPERIMENT])
-        return KeptUpdates(self.root, experiment, number, self.run)
+        is_alike = not may_drop_out(self.resolved.settings)
+        return KeptUpdates(self.root, experiment, number, self.run, is_alike)
 
-    def _update(self, parcel: Parcel, came: NamedArrays) -> Update:
+    def _note(self, client: int, came: Parcel, header: Mapping[str, Scalar]) -> None:
+        """Note what a client has trained from, and what others have without it.
+
+        Raises
+        ------
+        WireError, PolicyError
+            The client has trained from another model in this round; or this site takes
+            part in no sum without all clients, and there was one.
+        """
+        lives = Lives.from_text(self.run, header.get(EARLIER_RUNS, ""))
+        after, missed = (
+            int(came.facts.get(LAST_ROUND, 0)),
+            str(came.facts.get(MISSED, "")),
+        )
+        before, sent = (after, lives.run_of(after)), digest(came.arrays, came.facts)
+        self._kept(header).note(client, sent, before, missed)
+        trainers = self.resolved.settings.num_training
+        if missed and self.visit.policy.least_in_sum >= trainers:
+            raise PolicyError(
+                "this site's policy (least-in-sum) allows sums of all clients alone,"
+                f" and there were some without client {client}; ask its operator"
+            )
+
+    def _update(self, parcel: Parcel, came: Parcel) -> Update:
         """Read a client's update from its reply, with the client's own weight.
 
         Raises
@@ -147,7 +179,7 @@ class Cover:
         WireError
             What is to be sent is no model of the tensors that came.
         """
-        received, trained = select(SHARED, came), select(SHARED, parcel.arrays)
+        received, trained = select(SHARED, came.arrays), select(SHARED, parcel.arrays)
         if update := select(DELTA, parcel.arrays):
             trained = update
         shapes = {n: a.shape for n, a in received.items()}
@@ -166,7 +198,7 @@ class Cover:
             numbers -= flatten(received)
         return Update(
             weight=1 if is_even else int(parcel.metrics[NUM_EXAMPLES]),
-            received=digest(received),
+            received=digest(came.arrays, came.facts),
             numbers=numbers,
         )
 
@@ -209,7 +241,11 @@ class Cover:
                 "label": handed.label.hex()[:16],
                 "keys": how,
             }
-        return {c: part.padded() for c, part in good.items()}
+        padded: dict[int, NamedArrays] = {}
+        for client, part in good.items():
+            with self._naming(client, left):
+                padded[client] = part.padded()
+        return padded
 
     def _part(
         self,
@@ -233,9 +269,9 @@ class Cover:
             run=self.run,
             server_round=number,
             config_sha256=self.config_sha256,
-            received=update.received,
+            history=self._kept(header).history(client),
         )
-        vector = encode(update.numbers, update.weight, sum_of.total)
+        vector = encode(update.numbers, update.weight)
         handed = HandedIn(
             experiment=experiment,
             client=client,

@@ -88,7 +88,7 @@ def let_out(now: Visit, kind: str, asked: RecordDict, reply: RecordDict) -> Reco
     Raises
     ------
     PolicyError
-        The reply is larger than the policy allows, or holds something without a name.
+        The reply holds something without a name.
     """
     try:
         parcels, header = unpack(reply)
@@ -102,9 +102,7 @@ def let_out(now: Visit, kind: str, asked: RecordDict, reply: RecordDict) -> Reco
         for client, parcel in parcels.items()
     }
     # Made anew: what a reply holds beside what was read of it does not leave.
-    content = pack(passed, _header(header))
-    _check_size(now.policy, content)
-    return content
+    return pack(passed, _header(header))
 
 
 def _asked_arrays(asked: RecordDict) -> dict[int, NamedArrays]:
@@ -276,7 +274,8 @@ def _same(one: Array, other: Array) -> bool:
     return is_alike and one.tobytes() == other.tobytes()
 
 
-def _check_size(policy: Policy, content: RecordDict) -> None:
+def check_size(policy: Policy, content: RecordDict) -> None:
+    """Refuse a reply that is larger than the policy allows."""
     if not policy.reply_bytes_max:
         return
     if sum(size for *_, size in record_sizes(content)) > policy.reply_bytes_max:

@@ -49,7 +49,7 @@ from ..core.wire import (
     select,
     unpack,
 )
-from .gate import Visit, check_kind, for_others, let_out
+from .gate import Visit, check_kind, check_size, for_others, let_out
 from .introduce import own_name
 from .node_config import hosts_any, is_site
 from .policy import OPEN, Policy, read_policy, resolve_at
@@ -143,6 +143,7 @@ class Watch:
             content = let_out(self.visit, self._kind, asked, made)
         if cover:
             content = cover(self._kind, asked, content)
+        check_size(self.visit.policy, content)
         if self._audit:
             entries = list(self._entries(made, content))
             head = self._audit.add(entry.to_json() for entry in entries)

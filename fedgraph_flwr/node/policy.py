@@ -184,11 +184,13 @@ class Policy(Settings):
 
     def check_data(self, resolved: Resolved, partition: GraphPartition) -> None:
         """Refuse too few training examples, and too large a model for these data."""
-        if (count := _num_labelled(partition)) < self.min_examples:
+        # What one client alone has trained would be its own in the sum.
+        least = max(self.min_examples, self.secure_aggregation != "allowed")
+        if (count := _num_labelled(partition)) < least:
             raise _forbidden(
                 f"client {partition.client_id} with {count} labelled training examples",
                 "min-examples",
-                f"it needs {self.min_examples}; run without that client",
+                f"it needs {least}; run without that client",
             )
 
         size = _model_bytes(resolved, partition.graphs) if self.model_bytes_max else 0

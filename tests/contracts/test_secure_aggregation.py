@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -12,18 +14,26 @@ import toys
 from flwr.app import ConfigRecord
 from matrix import one_per_strategy
 
-from clients.handed_in import HandedIn
+from clients.handed_in import HandedIn, KeptUpdates
 from clients.sealing import KeyRing, fingerprint, read_site_key, site_key_file
 from clients.site_database import site_database
 from fedgraph_flwr import client_app
+from fedgraph_flwr.agreement import check_owners
 from fedgraph_flwr.core.audit_log import FILE, AuditLog
 from fedgraph_flwr.core.errors import ConfigError, RunFailedError, WireError
-from fedgraph_flwr.core.secure_aggregation import KEYS, MASKED, MEMBERS, TOTAL
-from fedgraph_flwr.core.wire import pack, unpack
+from fedgraph_flwr.core.secure_aggregation import (
+    HANDED,
+    KEYS,
+    MASKED,
+    MEMBERS,
+    SecureAggregation,
+)
+from fedgraph_flwr.core.wire import CLASS_WEIGHTS, Parcel, pack, unpack
+from fedgraph_flwr.methods.fedavg import SHARED
 from simulations import contract
 from simulations.tiny_runs import Lab
 from strategies.gcfl import even_cut
-from strategies.sums import choose_members
+from strategies.sums import RoundSum, choose_members
 
 ON = {
     "secure-aggregation.on": True,
@@ -79,13 +89,12 @@ def lie(monkeypatch, change, *, server_round=1, to=VICTIM):
         facts = message.content.get(f"{to}/facts", {})
         if MEMBERS in facts and toys.round_of(message) == server_round:
             told = {int(c): key for c, key in json.loads(facts[KEYS]).items()}
-            told, total, *members = change(told, facts[TOTAL])
+            told, *members = change(told)
             message.content[f"{to}/facts"] = ConfigRecord(
                 {
                     **facts,
                     MEMBERS: " ".join(map(str, members or sorted(told))),
                     KEYS: json.dumps(told),
-                    TOTAL: total,
                 }
             )
 
@@ -99,11 +108,11 @@ def thief(tmp_path, client, experiment="another"):
 
 
 def without(*gone):
-    return lambda keys, total: ({c: k for c, k in keys.items() if c not in gone}, total)
+    return lambda keys: ({c: k for c, k in keys.items() if c not in gone},)
 
 
 def with_key(client, key):
-    return lambda keys, total: ({**keys, client: key(keys)}, total)
+    return lambda keys: ({**keys, client: key(keys)},)
 
 
 # What the server changes in one message, and the words of the client that refuses.
@@ -123,20 +132,16 @@ LIES = {
     "a sum of two": (lambda _: without(2, 3), r"sum of clients \(0, 1\): refused"),
     "a sum without it": (lambda _: without(VICTIM), r"\(0, 2, 3\): refused"),
     "a sum of some": (
-        lambda _: lambda keys, total: (keys, total, 0, 1, 2),
+        lambda _: lambda keys: (keys, 0, 1, 2),
         r"sum of clients \(0, 1, 2\): refused",
     ),
     "no members": (
-        lambda _: lambda *_: ({}, 1),
+        lambda _: lambda _: ({},),
         "does not say whose sum it asks for",
     ),
-    "a weight of all that is too small": (
-        lambda _: lambda keys, _: (keys, 1),
-        "all clients weigh 1 together, this one alone",
-    ),
-    "another weight of all": (
-        lambda _: lambda keys, total: (keys, 2 * total),
-        r"clients \[1\] covered their updates for another sum",
+    "one key in capitals": (
+        lambda _: with_key(2, lambda keys: keys[3].upper()),
+        "does not say whose sum it asks for",
     ),
 }
 
@@ -314,16 +319,104 @@ def test_a_killed_run_goes_on_to_the_same_bytes(toy_data, tmp_path, share):
         ({0: (0, 1, 2), 1: (), 2: (), 3: ()}, (0, 1, 2)),
         ({0: (0, 1, 2), 1: (), 3: (), 4: ()}, (1, 3, 4)),
         ({0: (0, 1), 1: (0, 1), 2: (2, 3, 4), 3: (), 4: ()}, (2, 3, 4)),
+        ({0: (0, 1), 1: (), 2: (), 3: (), 4: ()}, (1, 2, 3, 4)),
         ({0: (0, 1, 2), 1: (1, 2, 3), 2: (), 3: ()}, (1, 2, 3)),
         ({0: (0, 1, 2), 1: (1, 2, 3), 2: (0, 1, 2), 3: ()}, None),
     ],
 )
 def test_a_round_that_is_repeated_has_the_set_that_it_had(told, members):
     if members:
-        assert choose_members(told, 1, 3) == members
+        assert choose_members(told, 1, 3, may_repeat=True) == members
         return
     with pytest.raises(RunFailedError, match="handed in this round with others"):
-        choose_members(told, 1, 3)
+        choose_members(told, 1, 3, may_repeat=True)
+
+
+def test_what_clients_trained_from_before_is_in_the_label(tmp_path):
+    """The state that they keep depends on it, and the sum would show who differs."""
+
+    def note(client, number, came, *, missed="", run=7, after=None):
+        kept = KeptUpdates(tmp_path, "e", number, run)
+        before = (number - 1 if after is None else after, 7)
+        return kept.note(client, came, before, missed)
+
+    assert note(0, 1, "a") == note(1, 1, "a")
+    assert note(2, 1, "b") != note(0, 1, "a")
+    assert len({note(c, 2, "c") for c in (0, 1, 2)}) == 2
+    # Who was away in round 2 is told what the others had.
+    assert note(0, 3, "d") == note(3, 3, "d", missed="a c", after=0)
+    assert note(0, 4, "e") != note(4, 4, "e")  # whose state nobody knows
+    with pytest.raises(WireError, match="trained in round 3 from another model"):
+        note(0, 3, "f", run=8)
+
+
+def test_a_server_that_lied_in_an_earlier_round_gets_noise(run, monkeypatch):
+    """In round 1 the victim has another model; what that server makes of it is its."""
+    opened = RoundSum.open
+
+    def forgive(self, replies, guard):
+        if self.server_round > 1:
+            return opened(self, replies, guard)
+        model = {SHARED + n: a for n, a in self.received.items()}
+        return {c: replace(p, arrays=model) for c, p in replies.items()}
+
+    def other(_, message):
+        parcels, header = unpack(message.content)
+        if toys.round_of(message) == 1 and VICTIM in parcels:
+            arrays = {n: a * 2 for n, a in parcels[VICTIM].arrays.items()}
+            victim = {VICTIM: replace(parcels[VICTIM], arrays=arrays)}
+            name = f"{VICTIM}/arrays"
+            message.content[name] = pack(victim, header)[name]
+
+    monkeypatch.setattr(RoundSum, "open", forgive)
+    toys.on_delivery(monkeypatch, before=other)
+    with pytest.raises(RunFailedError, match=r"round 2: clients \[1\] covered"):
+        run("fedavg graph-classification", nodes=4, **ON)
+
+
+def test_other_weights_of_classes_for_one_client_make_noise(run, monkeypatch):
+    def other(_, message):
+        name = f"{VICTIM}/facts"
+        if toys.round_of(message) == 1 and CLASS_WEIGHTS in message.content.get(
+            name, {}
+        ):
+            facts = {**message.content[name], CLASS_WEIGHTS: "[1.0, 2.0]"}
+            message.content[name] = ConfigRecord(facts)
+
+    toys.on_delivery(monkeypatch, before=other)
+    config = {**ON, "class-weights": "federation"}
+    with pytest.raises(RunFailedError, match=r"clients \[1\] covered .* another sum"):
+        run("fedavg graph-classification", nodes=4, **config)
+
+
+def test_no_client_chooses_whose_sum_is_made(run, monkeypatch):
+    def claim(message, reply):
+        parcels, header = unpack(reply.content)
+        if toys.round_of(message) == 2 and HANDED in parcels.get(0, Parcel()).arrays:
+            arrays = {HANDED: np.array([0, 1, 2])}
+            record = pack({0: Parcel(arrays=arrays)}, header)["0/arrays"]
+            reply.content["0/arrays"] = record
+
+    honest = run("fedavg graph-classification", nodes=4, **DROP)
+    toys.on_delivery(monkeypatch, after=claim)
+    assert run("fedavg graph-classification", nodes=4, **DROP).sha == honest.sha
+
+
+def test_a_task_that_few_clients_have_is_in_no_sum():
+    owned = {0: (0,), 1: (0,), 2: (0, 1), 3: (1,)}
+    clients = {
+        c: toys.info(c, tasks=("a", "b"), task_ids=ids) for c, ids in owned.items()
+    }
+    with pytest.raises(ConfigError, match=r"clients \[2, 3\] alone .* of task 'b'"):
+        check_owners(SecureAggregation(on=True), clients)
+    check_owners(SecureAggregation(on=True, least=2), clients)
+    check_owners(SecureAggregation(), clients)
+
+
+def test_nothing_of_a_run_is_kept_for_a_hand_in(run, tmp_path):
+    run("fedavg graph-classification", **DROP, **{"state-dir": str(tmp_path)})
+    (path,) = tmp_path.glob("*/states.sqlite3")
+    assert sqlite3.connect(path).execute("SELECT * FROM updates").fetchall() == []
 
 
 def test_a_client_hands_in_once(tmp_path):
