@@ -17,6 +17,7 @@ from .core.plugins import PluginSettings
 from .core.privacy_settings import PrivacySettings, check_privacy, private_features
 from .core.robust_settings import RobustSettings, check_robust, describe_noisy
 from .core.rules import Value
+from .core.secure_aggregation import SecureAggregation, check_sums
 from .core.tasks import OF_EDGES, TASKS, TaskSettings
 from .registry import METHODS, MethodOnTask, find_method, on_data
 
@@ -46,14 +47,8 @@ def tables() -> list[type[Settings]]:
     of_tasks = (task.settings for task in TASKS)
     of_methods = (m.params for m in METHODS.values() if m.params.TABLE)
     own = dict.fromkeys((*of_tasks, *of_methods))
-    return [
-        RunSettings,
-        PrivacySettings,
-        RobustSettings,
-        AttackSettings,
-        PluginSettings,
-        *own,
-    ]
+    common = [RunSettings, PrivacySettings, RobustSettings, AttackSettings]
+    return [*common, SecureAggregation, PluginSettings, *own]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +61,7 @@ class Resolved:
     privacy: PrivacySettings
     robust: RobustSettings
     attack: AttackSettings
+    secagg: SecureAggregation
     plugin: PluginSettings | None = None  # where method or data set are plug-ins
     warnings: tuple[str, ...] = ()  # what is set and means nothing, to be warned of
 
@@ -129,6 +125,7 @@ class Resolved:
             **self.privacy.to_config(),
             **self.robust.to_config(),
             **self.attack.to_config(),
+            **self.secagg.to_config(),
             **self.task.to_config(),
             **(self.params.to_config() if is_known else {}),
             **(self.plugin.to_config() if self.plugin else {}),
@@ -175,10 +172,13 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     _check_together(name, method, settings, params, privacy)
     robust = build(RobustSettings, run_config, {})
     check_robust(robust, settings, method.strategy.NO_RULE)
+    secagg = build(SecureAggregation, run_config, {})
+    why_no_sums = method.strategy.why_no_sums(robust, settings, **method.options)
+    check_sums(secagg, settings, why_no_sums, (*task.sends(), *params.sends()))
     attack, server = build(AttackSettings, run_config, {}), method.strategy
-    averages = server.HAS_MODEL and not server.IN_ONE_PLACE
+    averages = server.HAS_MODEL and not (server.IN_ONE_PLACE or secagg.on)
     check_attack(attack, settings, method.task.key, averages=averages)
-    read = settings, privacy, robust, attack, task, params
+    read = settings, privacy, robust, attack, secagg, task, params
     return Resolved(
         settings=settings,
         params=params,
@@ -186,6 +186,7 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         privacy=privacy,
         robust=robust,
         attack=attack,
+        secagg=secagg,
         plugin=plugin,
         warnings=(
             *_unread(

@@ -71,9 +71,9 @@ def check_attack(
         return
     if not averages:
         raise ConfigError(
-            f"attack.kind must be 'none' for {settings.method}, got {attack.kind!r}: no"
-            " server averages models of its clients; leave attack.kind out of the run"
-            " config, or take another method, e.g. fedavg"
+            f"attack.kind must be 'none' for {settings.method}, got {attack.kind!r}:"
+            " its server averages no models that it sees; leave attack.kind out of the"
+            " run config, or take another method, e.g. fedavg"
         )
     fits = {"labels": "-classification", TRIGGER: "graph-classification"}
     if not task.endswith(fits.get(attack.kind, "")):

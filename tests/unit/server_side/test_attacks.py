@@ -19,9 +19,9 @@ from datasets.synthetic import client_group
 from fedgraph_flwr.core.attack_settings import OF_UPDATES, AttackSettings
 from fedgraph_flwr.core.errors import ConfigError, DataError, RunFailedError
 from fedgraph_flwr.core.seeding import numpy_rng
+from fedgraph_flwr.core.wire import flatten
 from fedgraph_flwr.results.printed import summary_table
 from strategies.attacks import distances_from_mean, falsify
-from strategies.averaging import flatten
 
 
 def sent(rows, hostile, kind, strength=1.0):
@@ -218,7 +218,7 @@ def test_numbers_past_the_guard_fail_a_hostile_client_by_name(run):
     assert "300 allowed" in found.summary["failures"][0]["reason"]
 
 
-PAIR, NO_SERVER = "do not go together", "no server averages models of its clients"
+PAIR, NO_SERVER = "do not go together", "its server averages no models that it sees"
 REFUSED = [
     ("fedavg", keys("sign", ""), PAIR),
     ("fedavg", keys("none", "1"), PAIR),
@@ -227,6 +227,7 @@ REFUSED = [
     ("fedavg", keys("sign", "1,2") | {"held-out-clients": "2"}, r"train \(0-1, 3-5\)"),
     ("fedavg", keys("sign", "1,2") | {"held-out-clients": "0,3,4,5"}, "not all, of"),
     *((m, keys("sign"), NO_SERVER) for m in ("local", "centralized", "spreadgnn")),
+    ("fedavg", keys("sign") | {"secure-aggregation.on": True}, NO_SERVER),
     ("fclg", keys("labels"), "needs a task of classification, got 'graph-embedding'"),
     ("fedgkd", keys("trigger"), "needs a task of graph-classification"),
 ]
