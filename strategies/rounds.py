@@ -97,6 +97,11 @@ class Round:
         self._num_good: dict[str, int] = {}  # parcels of a reply, by its message
         self._is_quorate = False  # before all replies were in
 
+    @property
+    def _one_sent(self) -> NamedArrays:
+        """Arrays that one client got."""
+        return next(iter(self._sent_to.values()), {})
+
     # Down ------------------------------------------------------------------------
 
     def messages(self, grid: Grid) -> list[Message]:
@@ -396,8 +401,7 @@ class Round:
         }
         good = {c: p for c, p in good.items() if c not in reasons}
         good = self._attacked(good) if is_training else good
-        one_sent = next(iter(self._sent_to.values()), {})
-        reasons |= find_absurd(good, one_sent, strategy.robust.guard)
+        reasons |= find_absurd(good, self._one_sent, strategy.robust.guard)
         good = {c: p for c, p in good.items() if c not in reasons}
         if is_training:
             reasons |= strategy.misfits(good)

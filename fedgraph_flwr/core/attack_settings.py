@@ -72,8 +72,8 @@ def check_attack(
     if not averages:
         raise ConfigError(
             f"attack.kind must be 'none' for {settings.method}, got {attack.kind!r}:"
-            " no server averages models of its clients that it sees; leave attack.kind"
-            " out of the run config, or take another method, e.g. fedavg"
+            " its server averages no models that it sees; leave attack.kind out of the"
+            " run config, or take another method, e.g. fedavg"
         )
     fits = {"labels": "-classification", TRIGGER: "graph-classification"}
     if not task.endswith(fits.get(attack.kind, "")):

@@ -569,7 +569,7 @@ REFUSED = {
         ({"min-fit-replies": 0.5, "checkpoint-every": 2}, "checkpoint-every is 2"),
         ({"robust.rule": "median"}, "robust.rule 'median' compares updates"),
         ({"method": "gcfl+", "min-fit-replies": 0.5}, "left with too few"),
-        ({"attack.kind": "sign", "attack.clients": "0"}, "models .* that it sees"),
+        ({"attack.kind": "sign", "attack.clients": "0"}, "models that it sees"),
         ({"num-clients": 2}, "2 clients train, and a sum is of 3"),
     ],
 )

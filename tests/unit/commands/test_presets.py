@@ -17,7 +17,10 @@ NATURAL = (
     ".*-(twitch|airports|abide|abide-4|ptc|adhd|bzr-md|cox2-md|amlsim|eth-phishing|"
     "bitcoin-otc)"
 )
+HOSTILE = "<RULE>-(airports-(none|sign|ipm|labels)|nci1-<ATTACK>)"
 GROUPS = {
+    "RULE": "(mean|median|trimmed|multi-krum|rfa|clip|nearest)",
+    "ATTACK": "(none|sign|ipm|alie|labels|trigger)",
     "GCFL": "(local|fedavg|fedavg-all|fedprox|gcfl|gcfl-plus)",
     "GRAPHS": "(nci1|proteins|imdb-binary|molecules|biochem|mix|synthetic|letter-low)",
     "FCLG": r"((fclg|fclg-h|intra-\w+|fclg-moon|local-fclg|centralized-fclg)|"
@@ -227,7 +230,7 @@ def test_presets_resolve_to_the_published_numbers() -> None:
     for name, key, value in published():
         assert configured(name).to_config()[key] == value, (name, key)
         told.add(name)
-    ours = {name for name in NAMES if re.fullmatch(NATURAL, name)}
+    ours = {match[0] for pattern in (NATURAL, HOSTILE) for match in fitting(pattern)}
     assert told | ours == set(NAMES)
 
 
@@ -241,6 +244,7 @@ def test_the_families_have_all_their_members() -> None:
         "SpreadGNN": "<SPREAD>-.*",
         "own data": ".*-csv",
         "natural": NATURAL,
+        "hostile": HOSTILE,
     }
     found = {family: len(fitting(each)) for family, each in families.items()}
     assert found == {
@@ -251,5 +255,6 @@ def test_the_families_have_all_their_members() -> None:
         "SpreadGNN": 64 + 100,  # FedGMTL and baselines; SpreadGNN
         "own data": 7 + 12,  # whole graphs; one graph
         "natural": 7 * 11 + 6 + 2,  # all methods; a private last layer; fedgkd
+        "hostile": 6 * 4 + 7 * 6,  # no Multi-Krum for 3 airports; graphs alone
     }
     assert sum(found.values()) == len(NAMES)

@@ -165,7 +165,16 @@ def test_results_on_other_data_replace_none_and_are_refused():
 
 
 @pytest.mark.parametrize(
-    "name", ["fclg", "fedgkd", "fgcl", "gcfl", "gcfl-other-processor", "spreadgnn"]
+    "name",
+    [
+        "fclg",
+        "fedgkd",
+        "fgcl",
+        "gcfl",
+        "gcfl-other-processor",
+        "hostile",
+        "spreadgnn",
+    ],
 )
 def test_pages_of_runs_are_made_from_their_files(name):
     """Make them again by the command in their heading if this fails."""

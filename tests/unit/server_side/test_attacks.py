@@ -218,7 +218,7 @@ def test_numbers_past_the_guard_fail_a_hostile_client_by_name(run):
     assert "300 allowed" in found.summary["failures"][0]["reason"]
 
 
-PAIR, NO_SERVER = "do not go together", "no server averages models of its clients"
+PAIR, NO_SERVER = "do not go together", "its server averages no models that it sees"
 REFUSED = [
     ("fedavg", keys("sign", ""), PAIR),
     ("fedavg", keys("none", "1"), PAIR),
@@ -227,6 +227,7 @@ REFUSED = [
     ("fedavg", keys("sign", "1,2") | {"held-out-clients": "2"}, r"train \(0-1, 3-5\)"),
     ("fedavg", keys("sign", "1,2") | {"held-out-clients": "0,3,4,5"}, "not all, of"),
     *((m, keys("sign"), NO_SERVER) for m in ("local", "centralized", "spreadgnn")),
+    ("fedavg", keys("sign") | {"secure-aggregation.on": True}, NO_SERVER),
     ("fclg", keys("labels"), "needs a task of classification, got 'graph-embedding'"),
     ("fedgkd", keys("trigger"), "needs a task of graph-classification"),
 ]
