@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,8 +144,19 @@ class KeptUpdates:
     run: int
     is_repeated_alike: bool = True
 
-    def note(self, client: int, came: str, before: tuple[int, int], missed: str) -> str:
-        """Note what a client has trained from; return its history with it.
+    def noting(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Give a transaction for :meth:`note`."""
+        return states_of(self.root, self.experiment).transaction()
+
+    def note(
+        self,
+        db: sqlite3.Connection,
+        client: int,
+        came: str,
+        before: tuple[int, int],
+        missed: str,
+    ) -> None:
+        """Note what a client has trained from, after all before.
 
         Parameters
         ----------
@@ -154,31 +166,31 @@ class KeptUpdates:
             Round, and run of Flower, whose state it went on from.
         missed : str
             Digests of what others trained from meanwhile, in order.
+
+        Raises
+        ------
+        WireError
+            It has trained in this round from another model.
         """
-        states = states_of(self.root, self.experiment)
-        with states.transaction() as db:
-            db.execute(_HISTORIES)
-            where = "FROM histories WHERE client = ? AND round = ?"
-            found = db.execute(
-                f"SELECT history {where} AND run = ?",
-                (client, before[0], str(before[1])),
-            ).fetchall()
-            start = found[0][0] if found else f"none of {before[0]}" * bool(before[0])
-            history = follow(start, [*missed.split(), came])
-            others = db.execute(
-                f"SELECT received {where}", (client, self.server_round)
-            ).fetchall()
-            db.execute(
-                "INSERT OR REPLACE INTO histories VALUES (?, ?, ?, ?, ?)",
-                (client, self.server_round, str(self.run), came, history),
-            )
+        db.execute(_HISTORIES)
+        where = "FROM histories WHERE client = ? AND round = ?"
+        key = (client, before[0], str(before[1]))
+        found = db.execute(f"SELECT history {where} AND run = ?", key).fetchall()
+        start = found[0][0] if found else f"none of {before[0]}" * bool(before[0])
+        history = follow(start, [*missed.split(), came])
+        others = db.execute(
+            f"SELECT received {where}", (client, self.server_round)
+        ).fetchall()
+        db.execute(
+            "INSERT OR REPLACE INTO histories VALUES (?, ?, ?, ?, ?)",
+            (client, self.server_round, str(self.run), came, history),
+        )
         if self.is_repeated_alike and any(other != came for (other,) in others):
             raise WireError(
                 f"client {client} has trained in round {self.server_round} from another"
                 " model: refused, as exact losses of many models show its update; start"
                 " a new run"
             )
-        return history
 
     def history(self, client: int) -> str:
         """Return what a client had trained from by the end of this round."""

@@ -23,7 +23,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -145,7 +145,7 @@ class KeyRing:
         """Whether the run's pair has been made."""
         return is_kept(self.folder / KEY)
 
-    @property
+    @cached_property
     def public_key(self) -> str:
         """What it tells: the site's, the run's, and its signature, in hexadecimal."""
         site = read_site_key(self._site_file)

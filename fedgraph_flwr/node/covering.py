@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -107,12 +108,15 @@ class Cover:
         made, own_header = unpack(reply)
         left = {c: replace(p, arrays={}, evaluation={}) for c, p in made.items()}
         updates: dict[int, Update] = {}
+        if kind == MessageType.TRAIN:  # whatever becomes of it: states are kept
+            with self._kept(header).noting() as db:
+                for client in (c for c, parcel in made.items() if not parcel.error):
+                    with self._naming(client, left):
+                        self._note(db, client, came[client], header)
         for client, parcel in made.items():
-            if parcel.error:
+            if left[client].error:
                 continue
             with self._naming(client, left):
-                if kind == MessageType.TRAIN:  # whatever becomes of it: a state is kept
-                    self._note(client, came[client], header)
                 if kind == HAND_IN:
                     updates[client] = self._kept(header).read(client)
                 elif parcel.arrays and kind != MessageType.TRAIN:
@@ -148,7 +152,13 @@ class Cover:
         is_alike = not may_drop_out(self.resolved.settings)
         return KeptUpdates(self.root, experiment, number, self.run, is_alike)
 
-    def _note(self, client: int, came: Parcel, header: Mapping[str, Scalar]) -> None:
+    def _note(
+        self,
+        db: sqlite3.Connection,
+        client: int,
+        came: Parcel,
+        header: Mapping[str, Scalar],
+    ) -> None:
         """Note what a client has trained from, and what others have without it.
 
         Raises
@@ -163,7 +173,7 @@ class Cover:
             str(came.facts.get(MISSED, "")),
         )
         before, sent = (after, lives.run_of(after)), digest(came.arrays, came.facts)
-        self._kept(header).note(client, sent, before, missed)
+        self._kept(header).note(db, client, sent, before, missed)
         trainers = self.resolved.settings.num_training
         if missed and self.visit.policy.least_in_sum >= trainers:
             raise PolicyError(

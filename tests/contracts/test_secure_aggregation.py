@@ -338,7 +338,9 @@ def test_what_clients_trained_from_before_is_in_the_label(tmp_path):
     def note(client, number, came, *, missed="", run=7, after=None):
         kept = KeptUpdates(tmp_path, "e", number, run)
         before = (number - 1 if after is None else after, 7)
-        return kept.note(client, came, before, missed)
+        with kept.noting() as db:
+            kept.note(db, client, came, before, missed)
+        return kept.history(client)
 
     assert note(0, 1, "a") == note(1, 1, "a")
     assert note(2, 1, "b") != note(0, 1, "a")
