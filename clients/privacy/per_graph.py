@@ -118,13 +118,10 @@ def _squares(x: Tensor, d: Tensor, graph: Tensor, num_graphs: int) -> Tensor:
     """Squared norm of X_i' D_i for every graph i."""
     if len(x) == num_graphs:
         return x.double().square().sum(1) * d.double().square().sum(1)
-    sizes = torch.bincount(graph, minlength=num_graphs)
-    at = torch.arange(len(graph), device=x.device) - (sizes.cumsum(0) - sizes)[graph]
-    shape = num_graphs, int(sizes.max())
-    padded = [rows.new_zeros(*shape, rows.shape[1]) for rows in (x, d)]
-    for to, rows in zip(padded, (x, d), strict=True):
-        to[graph, at] = rows
-    return torch.bmm(padded[0].mT, padded[1]).double().square().sum((1, 2))
+    sizes = torch.bincount(graph, minlength=num_graphs).tolist()
+    # One by one: padded to the largest graph, all would be as large as that.
+    pairs = zip(x.split(sizes), d.split(sizes), strict=True)
+    return torch.stack([(a.t() @ b).square().sum() for a, b in pairs]).double()
 
 
 def clip_scale(squares: Tensor, clip: float) -> Tensor:

@@ -58,7 +58,7 @@ def _names() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy(Settings):
-    """What a site allows; docs/privacy.md says what each key means.
+    """What a site allows; docs/privacy-details.md says what each key means.
 
     Of numbers, 0 sets no limit; of lists, an empty one allows every name.
     """
@@ -328,7 +328,7 @@ def _read(content: Mapping[str, Any]) -> Policy:
     values: dict[str, Any] = {}
     for key, value in content.items():
         if key not in known:
-            cure = "docs/privacy.md says what each key means."
+            cure = "docs/privacy-details.md says what each key means."
             raise ConfigError(unknown_name("policy key", key, known, cure))
         rule: Rule = known[key].metadata["rule"]
         given: Any = tuple(value) if isinstance(value, list) and value else value

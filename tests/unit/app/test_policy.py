@@ -15,7 +15,7 @@ from fedgraph_flwr.node.policy import OPEN, Policy, _model_bytes, read_policy
 from fedgraph_flwr.resolve import defaults
 
 SITE = {"clients": "0,1,2", "state-dir": "/s"}
-PAGE = Path(__file__).parents[3] / "docs" / "privacy.md"
+PAGE = Path(__file__).parents[3] / "docs" / "privacy-details.md"
 
 
 def written(folder, text):
