@@ -267,7 +267,7 @@ def advantage(client, steps, trials=600):
 
 @pytest.mark.slow
 def test_an_attack_by_canary_finds_what_the_noise_allows_and_no_more(tmp_path):
-    """Power: standard error 0.04; of a graph whose clip is 4 times the noise's, 0.95."""
+    """Power: standard error 0.04; a clip that is broken by a factor of 4 shows."""
     strong = {"privacy.graph-clip": 0.01, "privacy.graph-noise": 1.0}
     client, steps = steps_of(tmp_path, **strong)
     bound = 2 * stats.norm.cdf(0.5) - 1  # of a Gaussian mechanism, 0.383

@@ -1,4 +1,4 @@
-"""What the features of atoms tell of their bonds: the table of docs/privacy-details.md."""
+"""What features of atoms tell of their bonds: the table of docs/privacy-details.md."""
 
 from __future__ import annotations
 
