@@ -120,7 +120,7 @@ def _squares(x: Tensor, d: Tensor, graph: Tensor, num_graphs: int) -> Tensor:
         return x.double().square().sum(1) * d.double().square().sum(1)
     sizes = torch.bincount(graph, minlength=num_graphs).tolist()
     # One by one: padded to the largest graph, all would be as large as that.
-    pairs = zip(x.split(sizes), d.split(sizes), strict=True)
+    pairs = zip(torch.split(x, sizes), torch.split(d, sizes), strict=True)
     return torch.stack([(a.t() @ b).square().sum() for a, b in pairs]).double()
 
 
