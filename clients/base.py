@@ -62,6 +62,7 @@ from fedgraph_flwr.methods.fedavg import SHARED
 from .classic import ClassicClient, Header
 from .graphs.batching import ClientData
 from .job import Job, ModelSpec, P, Round, Start, recall
+from .noisy_steps import NoisySteps
 from .store import ClientStore
 from .training import (
     epoch_positions,
@@ -89,6 +90,7 @@ class GraphClient(ClassicClient, Generic[P]):
     """
 
     SENDS_UPDATES: ClassVar[bool] = True
+    PER_GRAPH: ClassVar[bool] = False  # see is_per_graph; says so of this class alone
     MIN_BATCH: ClassVar[int] = 1  # graphs; a smaller last batch joins the one before
     DATA: ClassVar[type[ClientData]] = ClientData
     # Its own model reads the direction of edges, repeated edges and loops.
@@ -115,6 +117,7 @@ class GraphClient(ClassicClient, Generic[P]):
             self.model.to(job.device)
         self.round = Round()  # of the message that is answered
         self.is_last = False  # the closing evaluation is answered
+        self.noisy_steps: NoisySteps | None = None  # in runs with noise on gradients
         self.is_undone = False  # training overflowed, and the model is as it was before
 
     # A round -----------------------------------------------------------------------
@@ -226,14 +229,19 @@ class GraphClient(ClassicClient, Generic[P]):
         ``num_epochs`` are ``local-epochs`` by default.
         """
         count = self.job.settings.local_epochs if num_epochs is None else num_epochs
-        if not count or not len(self.trained_on()):
+        is_noisy = self.job.privacy.graph_clip > 0
+        train = self.data.partition.train if is_noisy else self.trained_on()
+        if not count or not len(train):
             return Parcel()
         self.model.train()
         with self.hiding_failure():
+            if is_noisy:
+                self.noisy_steps = NoisySteps(self, count, self._inputs())
             for number in range(count):
                 loss = self.epoch(number)
             self._check_class_weights()
-            return Parcel(metrics={TRAIN_LOSS: float(loss)})
+            # The loss is an exact function of graphs that noise is to hide.
+            return Parcel(metrics={} if is_noisy else {TRAIN_LOSS: float(loss)})
         return Parcel()
 
     def epoch(self, number: int) -> Tensor:  # noqa: ARG002
@@ -242,8 +250,11 @@ class GraphClient(ClassicClient, Generic[P]):
         ``number`` counts the epochs of this round from 0. The mean is read once a
         round, so that nothing waits for the device.
         """
-        train, size = self.trained_on(), self.job.settings.batch_size
         total = torch.zeros((), device=self.data.graphs.device)
+        if self.noisy_steps is not None:
+            self.noisy_steps.epoch()
+            return total
+        train, size = self.trained_on(), self.job.settings.batch_size
         for positions in epoch_positions(
             train, size, self.order, min_batch=self.MIN_BATCH
         ):
@@ -333,6 +344,25 @@ class GraphClient(ClassicClient, Generic[P]):
     @abstractmethod
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Mean loss of a batch; random draws come from ``generator``."""
+
+    def weight(self, batch: Any) -> Any:
+        """Factor by which the mean loss of a batch becomes a sum over graphs."""
+        return batch.num_graphs
+
+    def penalty(self) -> Tensor:
+        """Return the part of the loss that depends on weights alone."""
+        return torch.zeros(())
+
+    @classmethod
+    def is_per_graph(cls) -> bool:
+        """Whether the loss is a mean over graphs, but for :meth:`penalty`.
+
+        Each class that changes the training has to say so by ``PER_GRAPH``.
+        """
+        changes = ("loss", "step", "epoch", "train", "participate")
+        own = [vars(c) for c in cls.__mro__ if issubclass(c, GraphClient)]
+        makers = [o for o in own[:-1] if any(n in o for n in changes)]
+        return all(o.get("PER_GRAPH", False) for o in makers)
 
     @abstractmethod
     def scores(self, point: str) -> Parcel:
@@ -590,8 +620,8 @@ class GraphClient(ClassicClient, Generic[P]):
 
     @property
     def hides_labels(self) -> bool:
-        """Whether failures are hidden: at a site, if updates are noisy."""
-        return self.job.site.is_secret and self.job.privacy.update_clip > 0
+        """Whether failures are hidden: at a site, if noise hides labels."""
+        return self.job.site.is_secret and self.job.privacy.hides_labels
 
     def trained(self) -> dict[str, Tensor]:
         """Shared tensors as trained; noisy, if the run protects updates.
@@ -608,18 +638,23 @@ class GraphClient(ClassicClient, Generic[P]):
             self._undo()
         named = self._detached(self.shared_keys)
         received = {n: w.cpu().numpy() for n, w in self.round.received.items()}
-        stored = [t.cpu().numpy() for _, t in sorted(self.round.stored.items())]
-        asked = [digest.numpy() for digest in self._asked().values()]
         noisy = self.job.site.noisy_update(
             [named[n].cpu().numpy() - w for n, w in received.items()],
             self.data.partition,
             server_round=self.round.number,
-            inputs=[*received.values(), *stored, *asked],
+            inputs=self._inputs(),
         )
         return {
             n: torch.from_numpy(w + step)
             for (n, w), step in zip(received.items(), noisy, strict=True)
         }
+
+    def _inputs(self) -> list[np.ndarray[Any, Any]]:
+        """All that the round is computed from beside the data."""
+        stored = [t for _, t in sorted(self.round.stored.items())]
+        asked = self._asked().values()
+        tensors = [*self.round.received.values(), *stored, *asked]
+        return [t.cpu().numpy() for t in tensors]
 
     def _overflowed(self) -> bool:
         """Whether the model, or its update, holds NaN or infinity."""

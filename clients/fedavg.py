@@ -38,6 +38,8 @@ class Proximal(Pulled[FedProxParams]):
 class LimitedSelfTrain(SelfTrain[LocalParams]):
     """Mixin: self-train as long as a federated run or for ``local.epochs``."""
 
+    PER_GRAPH = True
+
     @override
     def train(self, num_epochs: int | None = None) -> Parcel:
         """Train for what is left of ``local.epochs``, at most ``local-epochs``."""

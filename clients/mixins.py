@@ -37,11 +37,17 @@ class SelfTrain(GraphClient[P]):
 class Pulled(GraphClient[P]):
     """Mixin: a pull towards the tensors that were received in this round."""
 
+    PER_GRAPH = True
+
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Loss of the task + weight ||w - w_received||^2 over the shared tensors."""
         plain = super().loss(batch, generator)  # type: ignore[safe-super]
-        return plain + pull(self.tensors(), self.round.received, self.pull_weight())
+        return plain + self.penalty()
+
+    @override
+    def penalty(self) -> Tensor:
+        return pull(self.tensors(), self.round.received, self.pull_weight())
 
     @abstractmethod
     def pull_weight(self) -> float:

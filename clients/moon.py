@@ -25,6 +25,8 @@ class MoonClient(ModelContrast[MoonParams], GraphClassifierClient[MoonParams]):
     received one, which makes the term a constant. The frozen models have no dropout.
     """
 
+    PER_GRAPH = True
+
     @override
     def represent(self, model: GIN, batch: Batch) -> Tensor:
         """Input of the last layer."""

@@ -27,7 +27,7 @@ class MultiTaskGNNClient(MultiTaskClient[P]):
     """Masked loss of a GNN with one head row per task."""
 
     WHY_NOT = ""
-    TAKES_ENCODER = True
+    TAKES_ENCODER = PER_GRAPH = True
     model: Any  # MultiTaskGNN, or an EdgeGNN
 
     @override
@@ -64,6 +64,11 @@ class MultiTaskGNNClient(MultiTaskClient[P]):
         """
         predicted = self._outputs(batch, None, generator)
         return self.loss_function()(predicted, batch.y)
+
+    @override
+    def weight(self, batch: Batch) -> Tensor:
+        """Observed labels by tasks: a graph's loss is a sum over its own labels."""
+        return (~torch.isnan(batch.y)).sum() / batch.y.shape[1]
 
     def _outputs(
         self, batch: Batch, nodes: Nodes | None, generator: torch.Generator | None

@@ -41,6 +41,14 @@ CREATE TABLE updates (
     noise REAL NOT NULL CHECK (noise > 0), epsilon REAL, delta REAL,
     UNIQUE (experiment, client, "release"));
 """
+# Made when first charged: files of an earlier version have no such table.
+STEPS = """
+CREATE TABLE IF NOT EXISTS steps (
+    experiment TEXT, client TEXT, "release" TEXT, data TEXT, source TEXT,
+    q REAL NOT NULL CHECK (q > 0 AND q <= 1), noise REAL NOT NULL CHECK (noise > 0),
+    times INTEGER NOT NULL CHECK (times > 0),
+    PRIMARY KEY (experiment, client, "release"));
+"""
 INSERT_EDGES = (
     "INSERT INTO edges VALUES (?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (experiment, client, data, source, row, position)"

@@ -161,12 +161,14 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         settings,
         takes_weights=takes_weights,
         takes_noise=method.task.takes_edge_noise,
+        is_per_graph=privacy.graph_clip == 0 or method.client.is_per_graph(),
     )
     for f in (*task.sends(), *params.sends()):
-        if privacy.update_clip > 0 and not f.is_clean:
+        if privacy.hides_labels and not f.is_clean:
+            name = "update_clip" if privacy.update_clip > 0 else "graph_clip"
             raise ConfigError(
-                f"privacy.update-clip is {privacy.update_clip!r}, but clients send"
-                f" {f.what}, which noise on updates does not protect; set it to 0, or"
+                f"{privacy.key(name)} is {getattr(privacy, name)!r}, but clients send"
+                f" {f.what}, which its noise does not protect; set it to 0, or"
                 " switch that off, or set method to another"
             )
     _check_together(name, method, settings, params, privacy)

@@ -21,6 +21,7 @@ from fedgraph_flwr.core.privacy_settings import (
     EDGE,
     EDGE_SHARED,
     EDGE_TRAIN,
+    GRAPH_EPSILON,
     OF_SITE,
     OVER_RUNS,
     SECRET,
@@ -67,6 +68,7 @@ _TOTALS = (  # of privacy; what is told, is told of all of a row
         EDGE_SHARED + OVER_RUNS,
     ),
     (_UPDATE, _DELTA),
+    (GRAPH_EPSILON, GRAPH_EPSILON + OVER_RUNS, "graph-delta"),
 )
 
 
@@ -240,14 +242,15 @@ def check_privacy(
     total of what the run does not protect counts for nothing.
     """
     spent = select(PRIVACY, metrics)
-    edges, of_train, updates = map(set, _TOTALS)
+    edges, of_train, updates, graphs = map(set, _TOTALS)
     asked = edges | of_train if of_run and of_run.edge_epsilon > 0 else set()
     asked |= updates if of_run and of_run.update_clip > 0 else set()
+    asked |= graphs if of_run and of_run.graph_clip > 0 else set()
     if unasked := sorted(set(spent) - asked - {SECRET}):
         return dict(before), (
             f"client {client} reports {shortened(unasked)} as privacy that it spent,"
-            " which the run does not protect (privacy.edge-epsilon, privacy.update-clip"
-            " of its config); server and site run different settings or versions"
+            " which the run does not protect (edge-epsilon, update-clip and graph-clip"
+            " of its privacy keys); server and site run different settings or versions"
         )
     words = f"the privacy that client {client} reports as spent is malformed"
     if strange := _wrong_totals(spent):

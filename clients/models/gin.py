@@ -83,7 +83,8 @@ class GIN(nn.Module):
         x = project(batch.x, self.pre)  # (num_nodes, hidden)
         parts = [m for conv in self.convs for m in conv.children()]
         parts = [*(m for mlp in parts for m in mlp.children()), self.post]
-        if all(type(conv) is GINConv for conv in self.convs) and _are_plain(parts):
+        is_plain = all(type(c) is GINConv for c in self.convs) and _are_plain(parts)
+        if is_plain and not self.post._forward_hooks:
             weights = [t for part in parts for t in part.parameters()]
             return gin_pass.represent(x, batch, weights, self.dropout, generator)
         for conv in self.convs:

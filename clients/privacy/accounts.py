@@ -4,13 +4,16 @@ Every charge is on the disk before what it pays for: edges are read, or an updat
 sent. A crash then counts a release that did not happen and never misses one that did.
 Nothing is taken back. What is released again, byte for byte, is not charged again.
 
-Two notions are counted apart, as their numbers do not compare:
+Three notions are counted apart, as their numbers do not compare:
 
 ``edge``: epsilon per graph, for one undirected edge of that graph. Draws of a graph add
 up; different graphs hold different edges, so a client's total is the maximum.
 
 ``client``: (epsilon, delta) of noisy model updates, see
 :mod:`clients.privacy.gaussian`.
+
+``graph``: (epsilon, delta) of one training graph by the steps that were trained with
+noise, see :mod:`clients.privacy.per_graph`.
 
 Each charge is a row of one table of the site's file, by run, client, data set and row
 of the data set; totals are sums over that table.
@@ -40,15 +43,19 @@ from fedgraph_flwr.core.data import IntArray
 from fedgraph_flwr.core.errors import DataError, PrivacyBudgetError
 from fedgraph_flwr.core.privacy_settings import PrivacySettings
 
-from ..site_database import INSERT_EDGES, data_name, site_database
+from ..site_database import INSERT_EDGES, STEPS, data_name, site_database
 
 EpsilonOf = Callable[[Mapping[float, int], float], float]
+Steps = dict[tuple[float, float], int]  # by share of a batch and noise multiplier
+StepsEpsilon = Callable[[Steps, float], float]
 ROUNDING = 1e-9  # relative: a budget of 0.3 allows three draws of 0.1
 EDGE_BUDGET = PrivacySettings.key("budget_max")
 UPDATE_BUDGET = PrivacySettings.key("update_budget_max")
+GRAPH_BUDGET = PrivacySettings.key("graph_budget_max")
 _OF_RUN = "privacy.budget-max (privacy.budget-scope = 'lifetime')"
 _OF_SITE = "edge-epsilon-max of this site's policy"
 _OF_ALL_UPDATES = "update-epsilon-max of this site's policy"
+_OF_ALL_STEPS = "graph-epsilon-max of this site's policy"
 _Rows = Callable[..., list[Any]]  # of a query and its values
 
 
@@ -63,18 +70,22 @@ class Budgets:
     lifetime, site : float
         Epsilon of a row over all runs and all clients of the site: what the run allows,
         and what the site's policy allows.
-    site_update, site_delta : float
-        Epsilon of all updates of the site over all runs, at this delta, whatever the
-        ids of its clients.
+    graph : float
+        Epsilon of a training graph of one client in one run.
+    site_update, site_graph, site_delta : float
+        Epsilon of all updates, and of a training graph by all noisy steps, of the site
+        over all runs, at this delta, whatever the ids of its clients.
     both : bool
-        Whether edges and updates may be charged to the same client.
+        Whether several notions may be charged to the same client.
     """
 
     edge: float = math.inf
     update: float = math.inf
+    graph: float = math.inf
     lifetime: float = math.inf
     site: float = math.inf
     site_update: float = math.inf
+    site_graph: float = math.inf
     site_delta: float = 1e-5
     both: bool = False
 
@@ -93,12 +104,16 @@ class Account:
         How many noisy updates were sent with each noise multiplier.
     client : tuple of float
         (epsilon, delta) of all these updates together.
+    steps, all_steps : dict of (float, float) to int
+        Noisy steps in this run, and of this client on these data in all runs.
     """
 
     edge: NDArray[np.float64]
     num_draws: int = 0
     updates: dict[float, int] = field(default_factory=dict)
     client: tuple[float, float] = (0.0, 0.0)
+    steps: Steps = field(default_factory=dict)
+    all_steps: Steps = field(default_factory=dict)
 
 
 class Total(NamedTuple):
@@ -208,7 +223,18 @@ class Ledger:
         for noise, epsilon, delta in rows(f"{query} ORDER BY number", *self.whose):
             account.updates[noise] = account.updates.get(noise, 0) + 1
             account.client = (epsilon, delta)
+        account.steps = self._steps(rows, whose, *self.whose)
+        of_client = self.whose[1], self._data, self._source
+        account.all_steps = self._steps(
+            rows, "client = ? AND data = ? AND source = ?", *of_client
+        )
         return account
+
+    def _steps(self, rows: _Rows, whose: str, *values: object) -> Steps:
+        if not rows("SELECT 1 FROM sqlite_master WHERE name = 'steps'"):
+            return {}
+        query = f"SELECT q, noise, sum(times) FROM steps WHERE {whose} GROUP BY 1, 2"
+        return {(q, noise): times for q, noise, times in rows(query, *values)}
 
     def _by_row(
         self, rows: _Rows, held: IntArray, query: str, values: tuple[object, ...]
@@ -241,7 +267,7 @@ class Ledger:
         with self._database.transaction() as db:
             rows = _rows_of(db)
             account = self._account(rows)
-            self._check_notion(bool(account.updates), "edge", "client")
+            self._check_notion(account, "edge")
             np.add.at(account.edge, positions, epsilon)  # a graph drawn twice pays so
             for position in np.unique(positions).tolist():
                 what = f"epsilon of graph {position}"
@@ -301,7 +327,7 @@ class Ledger:
             known = "SELECT 1 FROM updates WHERE experiment = ? AND client = ?"
             if rows(f'{known} AND "release" = ?', *self.whose, release):
                 return account
-            self._check_notion(bool(account.num_draws), "client", "edge")
+            self._check_notion(account, "client")
             updates = account.updates
             updates[noise_multiplier] = updates.get(noise_multiplier, 0) + 1
             account.client = (epsilon_of(updates, delta), delta)
@@ -319,11 +345,68 @@ class Ledger:
             )
         return account
 
-    def _check_notion(self, other_used: bool, this: str, other: str) -> None:
-        if other_used and not self._budgets.both:
+    def charge_steps(
+        self,
+        q: float,
+        noise_multiplier: float,
+        times: int,
+        *,
+        delta: float,
+        epsilon_of: StepsEpsilon,
+        release: str,
+    ) -> None:
+        """Count the noisy steps of a round; to be called before the first of them.
+
+        Parameters
+        ----------
+        q : float
+            Probability with which a step takes a training graph.
+        epsilon_of : callable
+            As :func:`clients.privacy.per_graph.epsilon_of`.
+        release : str
+            Name of the round, by its content. One that was counted is not counted
+            again.
+
+        Raises
+        ------
+        PrivacyBudgetError
+            As :meth:`charge_update`.
+        """
+        with self._database.transaction() as db:
+            db.execute(STEPS)
+            rows, budgets, key = _rows_of(db), self._budgets, (q, noise_multiplier)
+            known = "SELECT 1 FROM steps WHERE experiment = ? AND client = ?"
+            if rows(f'{known} AND "release" = ?', *self.whose, release):
+                return
+            account = self._account(rows)
+            self._check_notion(account, "graph")
+            more = Counter({key: times})
+            if budgets.graph < math.inf:
+                total = epsilon_of(dict(more + Counter(account.steps)), delta)
+                _check(
+                    "epsilon of a training graph", total, budgets.graph, GRAPH_BUDGET
+                )
+            if budgets.site_graph < math.inf:
+                every = dict(more + Counter(self._steps(rows, "true")))
+                total = epsilon_of(every, budgets.site_delta)
+                what = "epsilon of a training graph over all runs of this site"
+                _check(what, total, budgets.site_graph, _OF_ALL_STEPS)
+            db.execute(
+                "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*self.whose, release, self._data, self._source, *key, times),
+            )
+
+    def _check_notion(self, account: Account, this: str) -> None:
+        used = {
+            "edge": account.num_draws,
+            "client": account.updates,
+            "graph": account.steps,
+        }
+        others = [notion for notion in used if used[notion] and notion != this]
+        if others and not self._budgets.both:
             raise PrivacyBudgetError(
-                f"this client has already made releases under the {other!r} notion of"
-                f" privacy; one under {this!r} protects something else, and the two"
+                f"this client has already made releases under the {others[0]!r} notion"
+                f" of privacy; one under {this!r} protects something else, and the two"
                 " numbers do not add up. Set privacy.both to true in the run config to"
                 " keep both, reported side by side, or use one of them"
             )

@@ -17,6 +17,7 @@ from fedgraph_flwr.core.privacy_settings import (
     EDGE,
     EDGE_SHARED,
     EDGE_TRAIN,
+    GRAPH_EPSILON,
     METRIC,
     OF_SITE,
     OVER_RUNS,
@@ -28,7 +29,8 @@ from .accounts import ROUNDING, Budgets, Ledger
 from .gaussian import epsilon_of, privatise_update, release_name
 from .laplace import GraphAdjacency, Triangles
 from .noisy_views import NoisyViews, site_secret
-from .stream import noise_stream
+from .per_graph import epsilon_of_steps
+from .stream import Noise, noise_stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +57,9 @@ class PrivateSite:
         repeatable, and protects nothing from one who knows the seed.
     edge_budget : float
         Largest epsilon of a graph over all runs, whatever a run allows.
-    update_budget, update_delta : float
-        Largest epsilon of all updates of the site over all runs, at this delta.
+    update_budget, graph_budget, update_delta : float
+        Largest epsilon of all updates, and of a training graph, of the site over all
+        runs, at this delta.
     released : list of Release
         Noisy updates drawn so far, by this object.
     """
@@ -67,6 +70,7 @@ class PrivateSite:
     is_secret: bool
     edge_budget: float = math.inf
     update_budget: float = math.inf
+    graph_budget: float = math.inf
     update_delta: float = 1e-5
     released: list[Release] = field(default_factory=list, compare=False)
 
@@ -80,9 +84,11 @@ class PrivateSite:
             budgets=Budgets(
                 edge=self.privacy.edge_budget,
                 update=self.privacy.update_budget,
+                graph=self.privacy.graph_budget,
                 lifetime=self.privacy.lifetime_budget,
                 site=self.edge_budget,
                 site_update=self.update_budget,
+                site_graph=self.graph_budget,
                 site_delta=self.update_delta,
                 both=self.privacy.both,
             ),
@@ -145,6 +151,12 @@ class PrivateSite:
             found[f"{METRIC}update-epsilon"], found[f"{METRIC}update-delta"] = (
                 account.client
             )
+        if account.steps:
+            delta = self.privacy.update_delta
+            found[f"{METRIC}{GRAPH_EPSILON}"] = epsilon_of_steps(account.steps, delta)
+            over_runs = epsilon_of_steps(account.all_steps, delta)
+            found[f"{METRIC}{GRAPH_EPSILON}{OVER_RUNS}"] = over_runs
+            found[f"{METRIC}graph-delta"] = delta
         if found:
             found[f"{METRIC}{SECRET}"] = float(self.is_secret)
         return found
@@ -178,12 +190,15 @@ class PrivateSite:
         """
         own = self.spent(partition)
         draws = self.privacy.edge_epsilon > 0 and len(partition.train) > 0
-        must_have = draws or (self.privacy.update_clip > 0 and sends_updates)
+        trains = self.privacy.graph_clip > 0 and len(partition.train) > 0
+        updates = self.privacy.update_clip > 0 and sends_updates
+        must_have = draws or updates or trains
         is_gone = last_round >= 1 and must_have and not own
         less = [
             f"{name} {value:.6g}, now {own.get(METRIC + name, 0.0):.6g}"
             for name, value in sorted(known.items())
-            if name not in (SECRET, "update-delta")  # which may become less
+            if name
+            not in (SECRET, "update-delta", "graph-delta")  # which may become less
             and own.get(METRIC + name, 0.0) < value * (1 - ROUNDING)
         ]
         if not is_gone and not less:
@@ -236,6 +251,39 @@ class PrivateSite:
         drawn = Release(update=noisy, clip=clip_norm, noise=multiplier)
         self.released.append(drawn)
         return noisy
+
+    def noisy_steps(
+        self,
+        partition: GraphPartition,
+        *,
+        server_round: int,
+        inputs: Sequence[NDArray[Any]],
+        q: float,
+        times: int,
+    ) -> Noise:
+        """Charge the steps of a round, and return the stream of their draws.
+
+        ``inputs`` are the tensors that the round begins with, received and stored.
+        """
+        privacy, secret = self.privacy, self._secret()
+        release = release_name(
+            [np.array([q, times])],
+            server_round=server_round,
+            inputs=inputs,
+            clip_norm=privacy.graph_clip,
+            noise_multiplier=privacy.graph_noise,
+            secret=secret,
+        )
+        self.ledger(partition).charge_steps(
+            q,
+            privacy.graph_noise,
+            times,
+            delta=privacy.update_delta,
+            epsilon_of=epsilon_of_steps,
+            release=release,
+        )
+        path = partition.client_id, "graph-noise", release
+        return noise_stream(secret, self.seed, *path)
 
 
 def check_features(graphs: GraphSet, privacy: PrivacySettings) -> None:

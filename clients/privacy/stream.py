@@ -50,6 +50,10 @@ class SecretStream:
         sign, u = self._draw(size)
         return np.asarray(loc - scale * sign * ndtri(u / 2))
 
+    def random(self, size: int) -> Floats:
+        """Draw uniform numbers, as ``numpy.random.Generator.random`` does."""
+        return self._draw(size)[1]
+
     def _draw(self, size: int | tuple[int, ...]) -> tuple[Floats, Floats]:
         count = int(np.prod(size))
         words = np.frombuffer(self._key_stream.update(bytes(8 * count)), "<u8")

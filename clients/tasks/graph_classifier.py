@@ -24,7 +24,7 @@ class GraphClassifierClient(GraphClient[P]):
     """Cross-entropy and accuracy; part of the GIN may stay private."""
 
     WHY_NOT = ""
-    TAKES_ENCODER = True
+    TAKES_ENCODER = PER_GRAPH = True
     model: Any  # GIN, or an EdgeGNN
 
     @override

@@ -1,9 +1,11 @@
 """Differential privacy as settings of a run, whatever its method.
 
-Two independent steps. ``edge_epsilon`` protects single edges of a client's graphs: the
-method sees noisy graphs only (``clients.privacy.laplace``). ``update_clip`` and
+Three independent steps. ``edge_epsilon`` protects single edges of a client's graphs:
+the method sees noisy graphs only (``clients.privacy.laplace``). ``update_clip`` and
 ``update_noise`` protect everything a client trains on, by noise on the updates that it
-sends (``clients.privacy.gaussian``), and of these alone.
+sends (``clients.privacy.gaussian``), and of these alone. ``graph_clip`` and
+``graph_noise`` protect one training graph, by noise on every gradient of it
+(``clients.privacy.per_graph``).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from .words import at_most
 METRIC = "privacy/"  # prefix under which clients report what they have spent
 EDGE = "edge-epsilon"  # largest of a client's graphs
 UPDATE_EPSILON = "update-epsilon"
+GRAPH_EPSILON = "graph-epsilon"
 EDGE_TRAIN = "edge-epsilon-train"  # where validation and test graphs are shared,
 EDGE_SHARED = "edge-epsilon-shared"  # of training graphs, and of these
 OVER_RUNS = "-lifetime"  # ending of each of the three: in all runs together
@@ -28,6 +31,7 @@ SECRET = "secret"  # 1 if noise depends on a secret of the client's site, else 0
 EDGE_POSTS = ("clamp01", "round", "relu", "abs-degree", "debiased")
 NOISE_MODES = ("once", "per_round", "per_epoch")
 UNPROTECTED = "labels, node features, numbers of nodes and graphs"
+UNPROTECTED_GRAPHS = "validation and test graphs, numbers of graphs"
 EXACT = "exact metrics, losses and counts"  # beside noisy updates
 _ROUNDING = 1e-9  # of sums of the same epsilons in another order
 # Each atom has blocks that depend on its bonds, even without the one that counts them.
@@ -45,7 +49,7 @@ TELLS_EDGES = {
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacySettings(Settings):
-    """Noise on edges and on updates; both are off by default."""
+    """Noise on edges, updates and gradients of graphs; all are off by default."""
 
     TABLE = "privacy"
 
@@ -68,11 +72,18 @@ class PrivacySettings(Settings):
     update_noise: float = number(1.0, 0, low_open=True)
     """Standard deviation of that noise, in units of `update-clip`."""
     update_delta: float = number(1e-5, 0, 1, low_open=True, high_open=True)
-    """Delta at which epsilon is stated."""
+    """Delta at which epsilon of updates, and of graphs, is stated."""
     update_budget_max: float = number(0.0, 0)
     """Largest total epsilon of updates; 0: no limit."""
+    graph_clip: float = number(0.0, 0)
+    """Largest L2 norm of one training graph's gradient; 0: no noise on gradients."""
+    graph_noise: float = number(1.0, 0.3)
+    """Standard deviation of noise on a batch's summed gradients, in units of
+    `graph-clip`."""
+    graph_budget_max: float = number(0.0, 0)
+    """Largest epsilon of a training graph in this run; 0: no limit."""
     both: bool = flag(False)
-    """Allow noise on edges and on updates in one run."""
+    """Allow several kinds of noise in one run."""
     keep_edge_features: bool = flag(False)
     """Allow features that tell edges, such as degrees. Only the adjacency is then
     protected."""
@@ -80,7 +91,17 @@ class PrivacySettings(Settings):
     @property
     def is_on(self) -> bool:
         """Whether anything is protected."""
-        return self.edge_epsilon > 0 or self.update_clip > 0
+        return self.edge_epsilon > 0 or self.hides_labels
+
+    @property
+    def hides_labels(self) -> bool:
+        """Whether labels of training items must not leave by another way."""
+        return self.update_clip > 0 or self.graph_clip > 0
+
+    @property
+    def graph_budget(self) -> float:
+        """Largest epsilon of a training graph in a run; infinite if none is set."""
+        return self.graph_budget_max or math.inf
 
     @property
     def edge_budget(self) -> float:
@@ -110,6 +131,7 @@ def check_privacy(
     *,
     takes_weights: bool,
     takes_noise: bool = True,
+    is_per_graph: bool = True,
 ) -> None:
     """Refuse settings that would not protect what they seem to.
 
@@ -119,17 +141,23 @@ def check_privacy(
         The method takes noisy views as they are; others take graphs.
     takes_noise : bool
         The task can do with noise on edges at all.
+    is_per_graph : bool
+        The method's loss is a mean over graphs, each by itself.
 
     Raises
     ------
     ConfigError
     """
-    if privacy.edge_epsilon > 0 and privacy.update_clip > 0 and not privacy.both:
+    kinds = ("edge_epsilon", "update_clip", "graph_clip")
+    used = [privacy.key(kind) for kind in kinds if getattr(privacy, kind) > 0]
+    if len(used) > 1 and not privacy.both:
         raise ConfigError(
-            "privacy.edge-epsilon and privacy.update-clip protect different things,"
-            " and their epsilons do not add up; set one of them to 0, or privacy.both"
-            " to true to have both, reported side by side"
+            f"{' and '.join(used)} protect different things, and their epsilons do not"
+            " add up; set all but one of them to 0, or privacy.both to true to have"
+            " them reported side by side"
         )
+    if privacy.graph_clip > 0:
+        _check_graphs(privacy, settings, is_per_graph=is_per_graph)
     if privacy.edge_epsilon == 0:
         return
     if not takes_noise:
@@ -175,6 +203,24 @@ def check_privacy(
         raise ConfigError(
             f"features {settings.features!r} undo privacy.edge-epsilon:"
             f" {why}{'' if has_bonds else keep}"
+        )
+
+
+def _check_graphs(
+    privacy: PrivacySettings, settings: RunSettings, *, is_per_graph: bool
+) -> None:
+    clip = f"privacy.graph-clip {privacy.graph_clip:g}"
+    if not is_per_graph:
+        raise ConfigError(
+            f"{clip} needs a loss that is a mean over graphs, each by itself, which"
+            f" method {settings.method!r} has not on dataset {settings.dataset!r}; set"
+            " it to 0, or take fedavg, fedprox, gcfl or moon on data of many graphs"
+        )
+    if settings.class_weights != "none":
+        raise ConfigError(
+            f"class-weights must be 'none' with {clip}, got"
+            f" {settings.class_weights!r}: they are exact functions of training labels;"
+            " leave class-weights out of the run config"
         )
 
 
@@ -251,6 +297,15 @@ def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") ->
             " for a client's whole data, at most, of its updates alone;"
             f"{_by_client(UPDATE_EPSILON, spent)}"
             f" the run as a whole is not private: {EXACT} leave in every round"
+        )
+    graph = [s for s in spent.values() if GRAPH_EPSILON in s]
+    if graph:
+        worst = max(graph, key=lambda s: s[GRAPH_EPSILON])
+        over_all = max(s[GRAPH_EPSILON + OVER_RUNS] for s in graph)
+        parts.append(
+            f"graphs: ({at_most(worst[GRAPH_EPSILON])}, {worst['graph-delta']:g})-DP"
+            f" for one training graph, at most ({at_most(over_all)} over all runs);"
+            f"{_by_client(GRAPH_EPSILON, spent)} not protected: {UNPROTECTED_GRAPHS}"
         )
     if not parts:
         return ""

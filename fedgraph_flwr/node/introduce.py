@@ -227,7 +227,7 @@ def introduce(
     if resolved.secagg.on:
         ring = KeyRing(store.folder, client_id=store.client_id)
         facts = {**facts, MASK_KEY: ring.public_key, KNOWN_BY: known_by(node)}
-    is_hidden = resolved.privacy.update_clip > 0 and is_own
+    is_hidden = resolved.privacy.hides_labels and is_own
     facts = {**facts, **tell_data(partition, tells_labels=not is_hidden)}
     facts |= tell_plugins(resolved.plugin)
     if is_private:  # edges that are left out are edges
@@ -254,7 +254,7 @@ def introduce(
         counts = np.bincount(known, minlength=graphs.num_classes)
         by_class = _count(CLASS_COUNT, counts)
     # Scores tell about as much; noise on updates hides labels.
-    if weighs or (is_classified and not resolved.privacy.update_clip):
+    if weighs or (is_classified and not resolved.privacy.hides_labels):
         by_class |= _count(TRAIN_COUNT, training_counts(partition))
     return Parcel(
         metrics={

@@ -235,11 +235,11 @@ def check_identity(resolved: Resolved, node: NodeConfig) -> None:
         protect everything that a checksum of the files would confirm.
     """
     cut = datasets.is_cut(resolved.settings)
-    if is_site(node) and cut and resolved.privacy.update_clip > 0:
+    if is_site(node) and cut and resolved.privacy.hides_labels:
         raise ConfigError(
             f"the run shares dataset {resolved.settings.dataset!r} out among sites, for"
             " which all need the same files; this is compared by checksums, which a run"
-            " with privacy.update-clip does not tell. Give every site its own graphs"
+            " that hides labels by noise does not tell. Give every site its own graphs"
             ' (partition="files", or dataset="smiles-csv"), or run this experiment in'
             " simulation"
         )

@@ -59,7 +59,7 @@ def _names() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy(Settings):
-    """What a site allows; docs/privacy.md says what each key means.
+    """What a site allows; docs/privacy-details.md says what each key means.
 
     Of numbers, 0 sets no limit; of lists, an empty one allows every name.
     """
@@ -71,6 +71,9 @@ class Policy(Settings):
     update_noise_min: float = number(0.0, 0)
     update_epsilon_max: float = number(0.0, 0)
     update_delta: float = number(1e-5, 0, 1, low_open=True, high_open=True)
+    graph_clip_max: float = number(0.0, 0)
+    graph_noise_min: float = number(0.0, 0)
+    graph_epsilon_max: float = number(0.0, 0)
     edge_epsilon_max: float = number(0.0, 0)
     reply_bytes_max: int = integer(0, 0, _MOST_BYTES)
     model_bytes_max: int = integer(0, 0, _MOST_BYTES)
@@ -134,6 +137,19 @@ class Policy(Settings):
                 f"updates with privacy.update-noise {privacy.update_noise:g}",
                 "update-noise-min",
                 f"set it to at least {self.update_noise_min:g}",
+            )
+        if self.graph_clip_max and not 0 < privacy.graph_clip <= self.graph_clip_max:
+            raise _forbidden(
+                f"training with privacy.graph-clip {privacy.graph_clip:g}, where 0"
+                " trains without noise",
+                "graph-clip-max",
+                f"set it to a number > 0 and <= {self.graph_clip_max:g}",
+            )
+        if self.graph_clip_max and privacy.graph_noise < self.graph_noise_min:
+            raise _forbidden(
+                f"training with privacy.graph-noise {privacy.graph_noise:g}",
+                "graph-noise-min",
+                f"set it to at least {self.graph_noise_min:g}",
             )
         if self.edge_epsilon_max and not resolved.method.task.takes_edge_noise:
             raise _forbidden(
@@ -338,7 +354,7 @@ def _read(content: Mapping[str, Any]) -> Policy:
     values: dict[str, Any] = {}
     for key, value in content.items():
         if key not in known:
-            cure = "docs/privacy.md says what each key means."
+            cure = "docs/privacy-details.md says what each key means."
             raise ConfigError(unknown_name("policy key", key, known, cure))
         rule: Rule = known[key].metadata["rule"]
         given: Any = tuple(value) if isinstance(value, list) and value else value
@@ -359,20 +375,22 @@ def _read(content: Mapping[str, Any]) -> Policy:
 
 def _check_sense(policy: Policy) -> None:
     """Refuse what would not protect what it seems to, or what no run can meet."""
-    names = ("update_noise_min", "update_epsilon_max")
-    noise = [policy.key(name) for name in names if getattr(policy, name)]
-    if not policy.needs_clip:
-        if noise:
+    for of, what in (("update", "updates"), ("graph", "gradients")):
+        names = (f"{of}_noise_min", f"{of}_epsilon_max")
+        noise = [policy.key(name) for name in names if getattr(policy, name)]
+        has_clip = getattr(policy, f"{of}_clip_max") > 0
+        if noise and not has_clip:
             raise ConfigError(
-                f"{noise[0]} is set without update-clip-max: noise on updates that"
+                f"{noise[0]} is set without {of}-clip-max: noise on {what} that"
                 " nobody clips bounds nothing; set both"
             )
+        if has_clip and not noise:
+            raise ConfigError(
+                f"{of}-clip-max is set without {of}-noise-min and {of}-epsilon-max: a"
+                " run may then take next to no noise; set one of the two, or both"
+            )
+    if not policy.needs_clip:
         return
-    if not noise:
-        raise ConfigError(
-            "update-clip-max is set without update-noise-min and update-epsilon-max: a"
-            " run may then take next to no noise; set one of the two, or both"
-        )
     for name in ("sealed_only", "pooled_evaluation", "raw_features", "statistics"):
         if getattr(policy, name):
             raise ConfigError(

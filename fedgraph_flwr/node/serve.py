@@ -347,6 +347,7 @@ def _ready(
         is_secret=is_site(visit.node),
         edge_budget=policy.edge_epsilon_max or math.inf,
         update_budget=policy.update_epsilon_max or math.inf,
+        graph_budget=policy.graph_epsilon_max or math.inf,
         update_delta=policy.update_delta,
     )
     visit.releases[client_id] = site.released

@@ -311,7 +311,7 @@ def _runs(lines: Iterable[Line]) -> list[dict[str, Any]]:
         answers = [r for r in found if r.event == ANSWERED]
         spent: dict[str, float] = {}
         for name, value in (item for r in answers for item in r.spent_after.items()):
-            if name in ("edge-epsilon", "update-epsilon"):
+            if name in ("edge-epsilon", "update-epsilon", "graph-epsilon"):
                 spent[name] = max(value, spent.get(name, 0.0))
         row = {
             "run": run,

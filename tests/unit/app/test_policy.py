@@ -15,7 +15,7 @@ from fedgraph_flwr.node.policy import OPEN, Policy, _model_bytes, read_policy
 from fedgraph_flwr.resolve import defaults
 
 SITE = {"clients": "0,1,2", "state-dir": "/s"}
-PAGE = Path(__file__).parents[3] / "docs" / "privacy.md"
+PAGE = Path(__file__).parents[3] / "docs" / "privacy-details.md"
 
 
 def written(folder, text):
@@ -72,6 +72,8 @@ BAD = [
     ("methods = ['a/b:c']", "a plug-in is named module:NAME"),
     ("update-noise-min = 1", "update-noise-min is set without update-clip-max"),
     ("update-epsilon-max = 1", "update-epsilon-max is set without update-clip-max"),
+    ("graph-noise-min = 1", "graph-noise-min is set without graph-clip-max"),
+    ("graph-clip-max = 1", "set without graph-noise-min and graph-epsilon-max"),
     ("update-clip-max = 1", "set without update-noise-min and update-epsilon-max"),
     (CLIP + "sealed-only = true", "sealed-only = true contradicts"),
     (CLIP + "raw-features = true", "raw-features = true contradicts"),

@@ -1,4 +1,4 @@
-"""What the features of atoms tell of their bonds: the table of docs/privacy.md."""
+"""What features of atoms tell of their bonds: the table of docs/privacy-details.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datasets.molecules import FEATURES
 from datasets.public.moleculenet import load_moleculenet
 from fedgraph_flwr.core.privacy_settings import TELLS_EDGES
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "privacy.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "privacy-details.md"
 ROWS = re.findall(
     r"^\| (\w+) \| (atoms-[\w-]+) \| (.*)% \| (.*)% \|$", PAGE.read_text(), re.M
 )
