@@ -214,7 +214,7 @@ def _check_graphs(
         raise ConfigError(
             f"{clip} needs a loss that is a mean over graphs, each by itself, which"
             f" method {settings.method!r} has not on dataset {settings.dataset!r}; set"
-            " it to 0, or take a method that averages, e.g. fedavg, on data of many graphs"
+            " it to 0, or take one that averages, e.g. fedavg, on data of many graphs"
         )
     if settings.class_weights != "none":
         raise ConfigError(
