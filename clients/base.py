@@ -286,8 +286,7 @@ class GraphClient(ClassicClient, Generic[P]):
         Who must not or cannot send has not done the round: make the parts before.
         """
         if self.is_undone:
-            private = self._detached(self.private_keys())
-            kept = dict(self.round.stored) or private
+            kept = dict(self.round.stored) or self._detached(self.private_keys())
         else:
             kept = self.state()
         self.job.store.save(

@@ -1,10 +1,11 @@
-"""Seals letters end to end between neighbours, and keeps the keys for it.
+"""Seals letters between neighbours, or makes pads of sums, and keeps the keys for it.
 
 Each client has two key pairs, whose private halves never leave its disk: its site's,
 Ed25519, which outlives runs and whose fingerprint operators tell each other, and one
 per run, X25519, which the site's signs. Two neighbours agree on a secret by their runs'
 keys; HKDF-SHA256 makes of it a key for one envelope (run, round, sender, receiver),
-under which ChaCha20-Poly1305 encrypts the contents and authenticates the envelope.
+under which ChaCha20-Poly1305 encrypts the contents and authenticates the envelope; or
+a key for one sum (its label), under which ChaCha20 draws the pad that both have in it.
 Without the site's key nobody can take part in a run, without the run's nobody can open
 its letters later.
 
@@ -20,10 +21,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PrivateKey,
@@ -33,9 +36,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
     X25519PrivateKey,
     X25519PublicKey,
 )
+from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
 
 from fedgraph_flwr.core.errors import DataError, WireError
 from fedgraph_flwr.core.files import is_kept, usable, write_once
@@ -45,6 +51,8 @@ KEY = "run.key"
 _PINS = "neighbours.json"
 _KEY_BYTES, _SIGNATURE_BYTES, _NONCE_BYTES = 32, 64, 12
 _PURPOSE = b"fedgraph-flwr parcel v3"
+_PAD = b"fedgraph-flwr pad v1"
+_CHACHA_NONCE, _BLOCK = 16, 2**15  # bytes, numbers
 _RUN_KEY = b"fedgraph-flwr run key v1 "  # what is signed: this, the key, the run's name
 
 
@@ -98,8 +106,23 @@ class Lock:
 
     def _cipher(self, envelope: bytes) -> ChaCha20Poly1305:
         # A key for each envelope: no two letters share one, whatever their nonces.
-        hkdf = HKDF(SHA256(), _KEY_BYTES, self.salt, _PURPOSE + envelope)
-        return ChaCha20Poly1305(hkdf.derive(self.secret))
+        return ChaCha20Poly1305(self._key(_PURPOSE + envelope))
+
+    def _key(self, purpose: bytes) -> bytes:
+        return HKDF(SHA256(), _KEY_BYTES, self.salt, purpose).derive(self.secret)
+
+    def pad(self, vector: NDArray[np.uint64], label: bytes, *, minus: bool) -> None:
+        """Add the pad of a label to a vector, or subtract it, modulo 2^64.
+
+        ChaCha20 under a key of the label: both neighbours know the pad, nobody else.
+        """
+        key = self._key(_PAD + label)
+        stream = Cipher(ChaCha20(key, bytes(_CHACHA_NONCE)), mode=None).encryptor()
+        join = np.subtract if minus else np.add
+        for begin in range(0, len(vector), _BLOCK):  # which stays in the cache
+            part = vector[begin : begin + _BLOCK]
+            drawn = np.frombuffer(stream.update(bytes(part.nbytes)), "<u8")
+            join(part, drawn, out=part)
 
 
 class KeyRing:
@@ -163,6 +186,7 @@ class KeyRing:
             A key is none, not of a trusted fingerprint, not signed by its site, or not
             the pinned one; or the neighbours have changed.
         """
+        before = self.pinned
         for client in sorted(keys):
             site, run, signature = _parse_key(f"client {client}", keys[client])
             found = fingerprint_of(site)
@@ -173,6 +197,8 @@ class KeyRing:
                     f" {self.client_id}'s site: if its operator confirms the new one,"
                     " correct peers; if not, somebody is in between"
                 )
+            if before.get(client) == keys[client]:
+                continue  # its signature was checked
             try:
                 public = Ed25519PublicKey.from_public_bytes(site)
                 public.verify(signature, self._signed(run))
@@ -183,8 +209,8 @@ class KeyRing:
                     f" fingerprint {found}: refused, as others could open letters to"
                     " it; do not trust that relay, or start a new run"
                 ) from error
-        before = json.dumps(dict(sorted(keys.items()))).encode()
-        write_once(self.folder / _PINS, before)
+        text = json.dumps(dict(sorted(keys.items()))).encode()
+        write_once(self.folder / _PINS, text)
         pinned = self.pinned  # none is a pin, too
         for client in sorted({*keys, *pinned}):
             if keys.get(client) == pinned.get(client):
@@ -212,20 +238,35 @@ class KeyRing:
         WireError
             The neighbour's key has no secret with any other.
         """
-        theirs = self.pinned[neighbour]
-        _, run, _ = _parse_key(f"client {neighbour}", theirs)
-        try:
-            secret = self._private().exchange(X25519PublicKey.from_public_bytes(run))
-        except ValueError as error:
-            raise WireError(
-                f"public key of client {neighbour} is degenerate: {error}; somebody is"
-                " in between, or that client's software is broken"
-            ) from error
-        both = sorted(map(bytes.fromhex, (self.public_key, theirs)))
-        return Lock(secret, b"".join(both))
+        return self.locks([neighbour])[neighbour]
+
+    def locks(self, neighbours: Iterable[int]) -> dict[int, Lock]:
+        """Secrets with several neighbours; see :meth:`lock`."""
+        pinned, own, private = self.pinned, self.public_key, _secret(self.folder / KEY)
+        found = {}
+        for neighbour in neighbours:
+            theirs = pinned[neighbour]
+            _, run, _ = _parse_key(f"client {neighbour}", theirs)
+            try:
+                secret = _exchanged(private, run)
+            except ValueError as error:
+                raise WireError(
+                    f"public key of client {neighbour} is degenerate: {error}; somebody"
+                    " is in between, or that client's software is broken"
+                ) from error
+            both = sorted(map(bytes.fromhex, (own, theirs)))
+            found[neighbour] = Lock(secret, b"".join(both))
+        return found
 
     def _private(self) -> X25519PrivateKey:
         return X25519PrivateKey.from_private_bytes(_secret(self.folder / KEY))
+
+
+@lru_cache(maxsize=2**16)  # most of the time of short updates
+def _exchanged(private: bytes, public: bytes) -> bytes:
+    """Secret of two runs' keys."""
+    own = X25519PrivateKey.from_private_bytes(private)
+    return own.exchange(X25519PublicKey.from_public_bytes(public))
 
 
 def read_site_key(path: Path) -> Ed25519PrivateKey:

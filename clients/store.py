@@ -13,7 +13,6 @@ of the same run that names another would find a client without pins or memory.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 
 from fedgraph_flwr.core.audit_log import FILE as AUDIT_LOG
 from fedgraph_flwr.core.config import RESUME_MAY_CHANGE
-from fedgraph_flwr.core.database import Database
+from fedgraph_flwr.core.database import Database, checksum
 from fedgraph_flwr.core.errors import DataError, StorageError, WireError
 from fedgraph_flwr.core.files import (
     encode,
@@ -413,7 +412,7 @@ def _write(db: sqlite3.Connection, state: _State) -> str:
     query = "SELECT round, run FROM states WHERE client = ? ORDER BY round"
     found = [(r, int(run)) for r, run in db.execute(query, (client,))]
     # First, so that it takes pages that were free before, of which no copy is needed.
-    digest = _digest(store.about(server_round, lives.run), state.tensors)
+    digest = checksum(store.about(server_round, lives.run), state.tensors)
     size = len(state.tensors)
     written = db.execute(
         "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, zeroblob(?))",
@@ -436,12 +435,6 @@ def _write(db: sqlite3.Connection, state: _State) -> str:
                 (client, r, str(run)),
             )
     return digest
-
-
-def _digest(about: str, tensors: bytes) -> str:
-    digest = hashlib.sha256(about.encode())
-    digest.update(tensors)
-    return digest.hexdigest()
 
 
 class ClientStore:
@@ -555,7 +548,7 @@ class ClientStore:
                 " 'fresh-start=true', which the summary will tell"
             )
         ((sha256, tensors),) = found
-        if sha256 != _digest(about, tensors):
+        if sha256 != checksum(about, tensors):
             raise DataError(
                 f"{what} in {self.database.path} has another checksum than its"
                 " contents: it is damaged, or that of another run; restore the file"

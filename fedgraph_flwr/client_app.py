@@ -7,6 +7,7 @@ says so, and its state is stored.
 
 from __future__ import annotations
 
+import time
 from logging import WARNING
 
 from flwr.app import Context, Message, MessageType, RecordDict
@@ -16,18 +17,23 @@ from typing_extensions import override
 
 from clients.store import bind_config, bind_run, forget
 
+from .core.audit_log import config_hash
 from .core.errors import ConfigError, WireError, full_reason
 from .core.process import choose_device
+from .core.secure_aggregation import HAND_IN
 from .core.wire import (
+    COMPUTE_S,
     EXPERIMENT,
     KEEP_FROM,
     NO_CLIENTS,
     SERVER_ROUND,
+    STARTED_AT,
     Parcel,
     pack,
     unpack,
 )
 from .core.words import shortened
+from .node.covering import Cover
 from .node.gate import Visit
 from .node.introduce import own_name
 from .node.message import Watch
@@ -38,7 +44,14 @@ from .node.node_config import (
     hosts_any,
     ignored_folders,
 )
-from .node.serve import agree, check_round, serve, settle, state_root
+from .node.serve import (
+    agree,
+    bound_to,
+    check_round,
+    serve,
+    settle,
+    state_root,
+)
 
 _ROUNDS = (SERVER_ROUND, KEEP_FROM)  # in the header of every message but roll call
 
@@ -54,7 +67,10 @@ class SiteApp(ClientApp):
                 visit = watch.read()
                 if kind == MessageType.QUERY:
                     return watch.let_out(_roll_call(visit, message, context))
-                resolved, hosted = agree(visit, context.run_config)
+                is_hand_in = kind == HAND_IN
+                resolved, hosted = agree(
+                    visit, context.run_config, computes=not is_hand_in
+                )
                 parcels, header = unpack(message.content)
                 for name in _ROUNDS:
                     check_round(name, header.get(name))
@@ -63,7 +79,23 @@ class SiteApp(ClientApp):
                         f"node hosts clients {hosted}, but got parcels for"
                         f" {shortened(strangers)}; node-config changed during the run"
                     )
-                replies = serve(visit, kind, context, resolved, parcels, header)
+                if resolved.secagg.on:
+                    # As all ends have it: without a site's own folders.
+                    config = (visit.resolved or resolved).to_config()
+                    visit.cover = Cover(
+                        visit=visit,
+                        resolved=resolved,
+                        run=context.run_id,
+                        config_sha256=config_hash(config),
+                        root=state_root(resolved),
+                        hosted=hosted,
+                    )
+                if is_hand_in:  # which pads cover, if there is anything
+                    bound_to(kind, context, resolved, header)
+                    now = {STARTED_AT: time.time(), COMPUTE_S: 0.0}
+                    replies = {c: Parcel(metrics=now) for c in parcels}
+                else:
+                    replies = serve(visit, kind, context, resolved, parcels, header)
                 # What a dry run drew of privacy is spent: its account stays.
                 is_dry = resolved.settings.dry_run and not resolved.privacy.is_on
                 if kind == MessageType.EVALUATE and is_dry:

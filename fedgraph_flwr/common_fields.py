@@ -11,6 +11,7 @@ from .core.embedding_scores import METRICS, TRANSFORMS
 from .core.fields import LARGEST, Field, Kind, Phase
 from .core.privacy_settings import METRIC as PRIVACY
 from .core.rules import MOST_ROUNDS
+from .core.secure_aggregation import KNOWN_BY, UPDATE_NORM
 from .core.tasks import (
     AT_RECALL,
     AVERAGE_PRECISION,
@@ -96,6 +97,7 @@ COMMON = (
     _open(COUNT, Kind.NUMBER, _ROUNDS, rest=_SPLITS, consent="scores"),
     _open(NUM_EXAMPLES, Kind.NUMBER, _ROUNDS),
     *(_open(name, Kind.NUMBER, tuple(Phase), most=1e12) for name in TIMING),
+    _open(UPDATE_NORM, Kind.NUMBER, (Phase.TRAINING,), consent="scores"),
     _open(FRESH_START, Kind.NUMBER, _ROUNDS, most=float(MOST_ROUNDS)),
     _open(PRIVACY, Kind.NUMBER, (Phase.OPENING, *_ROUNDS), rest="[a-z-]+"),
     _counts("num-", rest="train|val|test"),
@@ -127,7 +129,7 @@ COMMON = (
     ),
     *(
         _open(TOLD + name, Kind.TEXT, _ROLL_CALL, is_lasting=False)
-        for name in (UNUSED, LEFT_OUT)
+        for name in (UNUSED, LEFT_OUT, KNOWN_BY)
     ),
     _open(TOLD, Kind.TEXT, _ROLL_CALL, rest="[a-z0-9-]+"),
     *(_open(name, Kind.ARRAY, _ROUNDS, **_POOLS) for name in POOLED),

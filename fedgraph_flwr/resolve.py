@@ -16,6 +16,7 @@ from .core.plugins import PluginSettings
 from .core.privacy_settings import PrivacySettings, check_privacy, private_features
 from .core.robust_settings import RobustSettings, check_robust, describe_noisy
 from .core.rules import Value
+from .core.secure_aggregation import SecureAggregation, check_sums
 from .core.tasks import OF_EDGES, TASKS, TaskSettings
 from .registry import METHODS, MethodOnTask, find_method, on_data
 
@@ -45,7 +46,8 @@ def tables() -> list[type[Settings]]:
     of_tasks = (task.settings for task in TASKS)
     of_methods = (m.params for m in METHODS.values() if m.params.TABLE)
     own = dict.fromkeys((*of_tasks, *of_methods))
-    return [RunSettings, PrivacySettings, RobustSettings, PluginSettings, *own]
+    common = [RunSettings, PrivacySettings, RobustSettings, SecureAggregation]
+    return [*common, PluginSettings, *own]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,7 @@ class Resolved:
     task: TaskSettings
     privacy: PrivacySettings
     robust: RobustSettings
+    secagg: SecureAggregation
     plugin: PluginSettings | None = None  # where method or data set are plug-ins
     warnings: tuple[str, ...] = ()  # what is set and means nothing, to be warned of
 
@@ -119,6 +122,7 @@ class Resolved:
             **self.settings.to_config(),
             **self.privacy.to_config(),
             **self.robust.to_config(),
+            **self.secagg.to_config(),
             **self.task.to_config(),
             **(self.params.to_config() if is_known else {}),
             **(self.plugin.to_config() if self.plugin else {}),
@@ -167,13 +171,17 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     _check_together(name, method, settings, params, privacy)
     robust = build(RobustSettings, run_config, {})
     check_robust(robust, settings, method.strategy.NO_RULE)
-    read = settings, privacy, robust, task, params
+    secagg = build(SecureAggregation, run_config, {})
+    why_no_sums = method.strategy.why_no_sums(robust, settings, **method.options)
+    check_sums(secagg, settings, why_no_sums, (*task.sends(), *params.sends()))
+    read = settings, privacy, robust, secagg, task, params
     return Resolved(
         settings=settings,
         params=params,
         task=task,
         privacy=privacy,
         robust=robust,
+        secagg=secagg,
         plugin=plugin,
         warnings=(
             *_unread(

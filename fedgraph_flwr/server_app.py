@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 import datasets
 from strategies.base import AbstractGraphStrategy
-from strategies.paper import Stopper
+from strategies.paper import Evaluator, Stopper
 from strategies.round_report import RARE, ClientInfo, Evaluation, Rarest, class_totals
 from strategies.sending import side_by_side
 
@@ -39,7 +39,7 @@ from .core.errors import ConfigError, RunFailedError, StorageError
 from .core.files import write_json, write_text
 from .core.flower_names import shorten_waits
 from .core.process import STOPPED, LastWord, announced, delayed_stop, log_failure
-from .core.tasks import AVERAGE_PRECISION
+from .core.tasks import AVERAGE_PRECISION, MultiTaskSettings
 from .core.words import BY_HAND, client_ranges, clients_by_site, shortened
 from .node.introduce import scores_elsewhere
 from .resolve import Resolved, resolve
@@ -270,22 +270,32 @@ def _tracking(folder: RunFolder) -> Tracking:
 
 def _make_strategy(folder: RunFolder, tracking: Tracking) -> AbstractGraphStrategy:
     resolved = folder.resolved
-    pools = resolved.task.pools
     return resolved.method.make_strategy(
         resolved.settings,
         resolved.params,
         experiment=folder.experiment,
         observer=RoundWriter(folder, tracking),
-        evaluator=PooledEvaluation(resolved) if pools else TaskRelations(),
+        evaluator=_evaluator(resolved),
         stopper=_stopper(folder),
         privacy=resolved.privacy,
         robust=resolved.robust,
+        secagg=resolved.secagg,
+        config_sha256=config_hash(resolved.to_config()),
     )
+
+
+def _evaluator(resolved: Resolved) -> Evaluator:
+    if resolved.task.pools:
+        return PooledEvaluation(resolved)
+    learns_targets = isinstance(resolved.task, MultiTaskSettings)
+    return TaskRelations() if learns_targets else Evaluator()
 
 
 def _stopper(folder: RunFolder) -> Stopper:
     """Early stopping, going on from what a resumed run has measured."""
     settings, so_far = folder.resolved.settings, folder.so_far
+    if not settings.patience:
+        return lambda _evaluations: False
 
     @cache  # made when the roll call has said what chooses
     def rule() -> EarlyStopping:
@@ -299,10 +309,9 @@ def _stopper(folder: RunFolder) -> Stopper:
 
     def stop(evaluations: Iterable[Evaluation]) -> bool:
         for e in evaluations:
-            if (e.split, e.point) != ("val", "post_aggregation"):
-                continue
+            is_read = (e.split, e.point) == ("val", "post_aggregation")
             chooses = so_far.by or so_far.task.metric
-            if e.metric in ("loss", chooses):
+            if is_read and e.metric in ("loss", chooses):
                 is_loss = e.metric != chooses
                 rule().add(e.server_round, e.client, e.value, is_loss=is_loss)
         return rule().is_due()

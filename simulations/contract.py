@@ -35,6 +35,7 @@ from fedgraph_flwr.core import plugins
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphPartition
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError
+from fedgraph_flwr.core.secure_aggregation import LABEL, MASKED
 from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING
 from fedgraph_flwr.core.wire import (
     COUNT,
@@ -44,6 +45,7 @@ from fedgraph_flwr.core.wire import (
     WEIGHTS_HASH,
     Parcel,
     pack,
+    unpack,
 )
 from fedgraph_flwr.registry import find_method
 from fedgraph_flwr.resolve import defaults, resolve
@@ -383,6 +385,41 @@ def protects_updates(lab: Lab, case: str, **options: Any) -> str | None:
     return None
 
 
+def adds_up_unseen(lab: Lab, case: str) -> str | None:
+    """Make the same model of sums alone, or refuse ``secure-aggregation.on``."""
+    config: dict[str, Any] = {"secure-aggregation.on": True, **_rounds(1)}
+    try:
+        resolve({**defaults(), **own(case), **lab.settings, **config})
+    except FedGraphError as error:
+        return f"refused, which is allowed: {error}"
+    deliver, left = InlineGrid.deliver, set()
+
+    def watched(self: InlineGrid, message: Message) -> Message:
+        reply = deliver(self, message)
+        for parcel in unpack(reply.content)[0].values():
+            left.update({*parcel.arrays, *parcel.evaluation})
+        return reply
+
+    try:
+        with mock.patch.object(InlineGrid, "deliver", watched):
+            covered = lab.run(case, nodes=3, **config).models
+    except FedGraphError as error:
+        raise Broken(f"a run with secure-aggregation.on stops: {error}") from error
+    if beside := left - {MASKED, LABEL}:
+        raise Broken(
+            f"arrays {sorted(beside)} leave a client beside its covered update"
+        )
+    for name, model in lab.once(case, **_rounds(1)).models.items():
+        for array, values in model.items():
+            if not np.allclose(values, covered[name][array], rtol=1e-5, atol=1e-6):
+                raise Broken(
+                    f"the sum makes another {array} of model {name} than the mean:"
+                    " step() does more with replies than to average their models; say"
+                    " why in NO_SUMS"
+                )
+    return None
+
+
 class Check(NamedTuple):
     """One check: a word for it, what holds if it passes, and the function."""
 
@@ -411,6 +448,7 @@ CHECKS = (
         "failures", "a failed client is named, others go on", survives_a_failed_client
     ),
     Check("privacy", "update-clip lets only noisy updates out", protects_updates),
+    Check("sums", "the server can do with sums of updates", adds_up_unseen),
 )
 
 

@@ -90,11 +90,6 @@ def outweighing(weights: Mapping[int, float], sites: Mapping[int, str]) -> str:
     )
 
 
-def flatten(model: NamedArrays) -> FloatArray:
-    """Concatenate all tensors, by name, into one float64 vector."""
-    return np.concatenate([model[n].ravel().astype(np.float64) for n in sorted(model)])
-
-
 def unflatten(vector: FloatArray, like: NamedArrays) -> NamedArrays:
     """Cut a vector that :func:`flatten` made back into tensors shaped as ``like``."""
     cuts = np.cumsum([like[n].size for n in sorted(like)])[:-1]

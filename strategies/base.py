@@ -24,14 +24,13 @@ from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.robust_settings import WEIGHT
 from fedgraph_flwr.core.seeding import numpy_rng
-from fedgraph_flwr.core.wire import WEIGHTS_HASH, NamedArrays, Parcel
+from fedgraph_flwr.core.wire import WEIGHTS_HASH, NamedArrays, Parcel, flatten
 from fedgraph_flwr.core.words import shortened
 
 from .averaging import (
     FloatArray,
     check_same_layout,
     find_bad_array,
-    flatten,
     outweighing,
     unflatten,
     weighted_mean,
@@ -180,6 +179,7 @@ class AbstractGraphStrategy(Paper, Strategy):
         grid: Grid,
     ) -> Iterable[Message]:
         """Make one message per node, with a parcel for each client it hosts."""
+        self._grid = grid
         return self.begin_round(Phase.TRAINING, server_round, grid)
 
     @override
@@ -195,6 +195,7 @@ class AbstractGraphStrategy(Paper, Strategy):
         """
         parcels = self.round.collect(replies)
         self.round.require(parcels)
+        parcels = self.round.summed(parcels, self._grid)
         self.last_rounds |= dict.fromkeys(parcels, server_round)
         self._step(server_round, parcels)
         return None, None

@@ -17,10 +17,14 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.robust_settings import RobustSettings
+from fedgraph_flwr.core.secure_aggregation import UPDATE_NORM, may_drop_out
 from fedgraph_flwr.core.wire import (
     NUM_EXAMPLES,
     NamedArrays,
     Parcel,
+    flatten,
     select,
     with_prefix,
 )
@@ -28,7 +32,7 @@ from fedgraph_flwr.core.words import client_ranges, name_clients, shortened
 from fedgraph_flwr.methods.fedavg import DELTA, SHARED
 from fedgraph_flwr.methods.gcfl import GRAD_NORM, GCFLParams
 
-from .averaging import FloatArray, check_same_layout, flatten, unflatten
+from .averaging import FloatArray, check_same_layout, unflatten
 from .base import AbstractGraphStrategy
 from .replies import Layout, layout_of
 
@@ -36,6 +40,8 @@ from .replies import Layout, layout_of
 Join: TypeAlias = (
     Callable[[Mapping[int, FloatArray], Mapping[int, float]], FloatArray] | None
 )
+_MOST_SIDES = 16  # clients of which all cuts are looked at
+_HAIR = 1e-12
 _BLOCK = 64  # rows whose distances to all others are computed at a time
 
 
@@ -63,6 +69,7 @@ def step(
     uniform: bool = False,
     join: Join = None,
     least: int = 1,
+    told: Mapping[int, float] | None = None,
 ) -> tuple[GCFLState, list[int]]:
     """One round: extend histories, split, average within the new clusters.
 
@@ -70,7 +77,8 @@ def step(
     split. A cluster is split only when all of its members replied: an older update is
     of another model, whose norm and direction the paper does not compare. ``uniform``
     averages updates without regard to training sizes; ``join`` takes the place of the
-    mean, and no cluster gets fewer than the ``least`` clients that it needs. Histories
+    mean, and no cluster gets fewer than the ``least`` clients that it needs. Where each
+    update is a cluster's mean, ``told`` are the norms of the clients' own. Histories
     of a cluster grow in the same rounds, those in which all of its members replied:
     norms fall over the rounds, and older ones would cut off a client for having been
     away.
@@ -88,7 +96,8 @@ def step(
     whole = {
         c for members in state.clusters if flat.keys() >= set(members) for c in members
     }
-    history = _extend(state.history, whole, replies, flat, params)
+    norms = told or {c: float(np.linalg.norm(u)) for c, u in flat.items()}
+    history = _extend(state.history, whole, replies, norms, params)
 
     clusters: list[tuple[int, ...]] = []
     theta: list[NamedArrays] = []
@@ -103,9 +112,11 @@ def step(
                 params,
                 server_round=server_round,
                 use_dtw=use_dtw,
+                norms=norms,
             )
             if weights is not None:
-                cut = [tuple(members[i] for i in rows) for rows in min_cut(weights)]
+                sides = even_cut(weights, 1 if told is None else least)
+                cut = [tuple(members[i] for i in rows) for rows in sides]
                 if min(map(len, cut)) >= least:
                     parts = cut
                     split.append(position)
@@ -119,7 +130,7 @@ def step(
         clusters=tuple(clusters),
         theta=tuple(theta),
         history=history,
-        norms={c: float(np.linalg.norm(u)) for c, u in flat.items()},
+        norms=norms,
     )
     return new, split
 
@@ -132,6 +143,7 @@ def split_weights(
     *,
     server_round: int,
     use_dtw: bool,
+    norms: Mapping[int, float],
 ) -> FloatArray | None:
     """Similarities by which the cluster is cut; None if it must not split.
 
@@ -145,7 +157,7 @@ def split_weights(
         return None
     updates = np.stack([flat[c] for c in members])
     stalled = mean_update_norm(updates) < params.mean_norm_threshold
-    largest = float(np.linalg.norm(updates, axis=1).max())  # delta_max, Eq. (5)
+    largest = max(norms[c] for c in members)  # delta_max, Eq. (5)
     moving = largest > params.max_norm_threshold
     if not (stalled and moving):
         return None
@@ -164,7 +176,7 @@ def _extend(
     history: Mapping[int, Sequence[float]],
     whole: Iterable[int],
     replies: Mapping[int, Parcel],
-    flat: Mapping[int, FloatArray],
+    norms: Mapping[int, float],
     params: GCFLParams,
 ) -> dict[int, tuple[float, ...]]:
     """Q_i <- Q_i + [norm], for clients in ``whole``.
@@ -176,7 +188,7 @@ def _extend(
         if params.sends_norms:
             norm = float(replies[c].metrics.get(GRAD_NORM, 0.0))  # no epoch
         else:
-            norm = float(np.linalg.norm(flat[c]))
+            norm = norms[c]
         extended[c] = (*extended.get(c, ()), norm)[-params.seq_length :]
     return extended
 
@@ -334,6 +346,44 @@ def min_cut(weights: FloatArray) -> tuple[list[int], list[int]]:
     return sorted({*range(n)} - {*right}), sorted(right)
 
 
+def even_cut(weights: FloatArray, least: int) -> tuple[list[int], list[int]]:
+    """Split one cluster in two, both sides of ``least`` rows, along a light cut.
+
+    With ``least`` 1 it is :func:`min_cut`. Else, up to 16 rows, it is the lightest, the
+    first of equals; beyond it rows that are tied most to the smaller side of the
+    minimum cut join it until there are enough, then single rows change sides as long as
+    that makes the cut lighter. A side is short if there are not rows for two.
+    """
+    n = len(weights)
+    if least == 1 or n < 2 * least:
+        return min_cut(weights)
+    ties = np.array(weights, np.float64)
+    np.fill_diagonal(ties, 0.0)
+    if n <= _MOST_SIDES:
+        codes = np.arange(2 ** (n - 1))[:, None]  # row 0 is never on the other side
+        sides = np.hstack([codes * 0, codes >> np.arange(n - 1) & 1]).astype(np.float64)
+        sizes = sides.sum(axis=1)
+        cut = np.sum((sides @ ties) * (1 - sides), axis=1)
+        cut[(sizes < least) | (sizes > n - least)] = np.inf
+        side = sides[cut.argmin()] > 0
+    else:
+        side = np.zeros(n, bool)
+        side[min(min_cut(weights), key=len)] = True
+        while side.sum() < least:
+            side[np.where(side, -np.inf, ties @ side).argmax()] = True
+        while True:
+            saved = np.where(side, 1.0, -1.0) * (ties @ ~side - ties @ side)
+            for half in (side, ~side):
+                saved[half] = saved[half] if half.sum() > least else -np.inf
+            row = int(saved.argmax())
+            if saved[row] <= _HAIR:
+                break
+            side[row] = not side[row]
+    rows = [*map(int, np.flatnonzero(side))]
+    one, other = sorted([sorted({*range(n)} - {*rows}), rows])
+    return one, other
+
+
 def _phase(
     between: FloatArray, gone: NDArray[np.bool_], size: int
 ) -> tuple[int, int, float]:
@@ -368,6 +418,22 @@ class GCFL(AbstractGraphStrategy):
         self._held_up: dict[tuple[int, ...], dict[int, int]] = {}
 
     @override
+    @classmethod
+    def why_no_sums(
+        cls, robust: RobustSettings, settings: RunSettings, **options: Any
+    ) -> str:
+        if not options.get("use_dtw"):
+            return "it compares directions of updates; gcfl+ compares their norms alone"
+        if may_drop_out(settings):
+            return "with min-fit-replies below 1 a cluster may be left with too few"
+        return super().why_no_sums(robust, settings, **options)
+
+    @override
+    def sums(self) -> list[list[int]]:
+        """Return the clusters."""
+        return self.clusters()
+
+    @override
     def initialise(self, arrays: NamedArrays) -> None:
         """Begin with one cluster that holds everybody who trains."""
         clients = tuple(self.trainers())
@@ -398,6 +464,7 @@ class GCFL(AbstractGraphStrategy):
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
         """Run :func:`step`; also record norms and, for ``best_snapshot``, splits."""
         before = self.gcfl
+        told = {c: float(p.metrics.get(UPDATE_NORM, 0)) for c, p in replies.items()}
         self._note_held_up(server_round, replies)
         self.gcfl, split = step(
             before,
@@ -407,7 +474,8 @@ class GCFL(AbstractGraphStrategy):
             use_dtw=self.use_dtw,
             uniform=self.settings.weighting == "uniform",
             join=self.join if self.robust.is_on else None,
-            least=self.robust.least,
+            least=self.secagg.least if self.secagg.on else self.robust.least,
+            told=told if self.secagg.on else None,
         )
         for client in replies:
             self.note(server_round, client, "update_norm", self.gcfl.norms[client])

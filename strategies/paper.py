@@ -13,6 +13,7 @@ from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.network import Network
 from fedgraph_flwr.core.privacy_settings import PrivacySettings
 from fedgraph_flwr.core.robust_settings import RobustSettings
+from fedgraph_flwr.core.secure_aggregation import SecureAggregation
 from fedgraph_flwr.core.wire import (
     BY_PRECISION,
     CLASS_WEIGHTS,
@@ -104,6 +105,10 @@ class Paper(ABC):
         What the run protects, None: nothing. Clients report nothing else as spent.
     robust : RobustSettings, optional
         Rule that replaces the mean, and the guard; None: the defaults.
+    secagg : SecureAggregation, optional
+        Whether the server sees sums alone; None: it does not.
+    config_sha256 : str
+        Of the run config, as sums are labelled.
     """
 
     HAS_MODEL: ClassVar[bool] = True  # common to several clients
@@ -131,11 +136,15 @@ class Paper(ABC):
         stopper: Stopper = lambda _evaluations: False,
         privacy: PrivacySettings | None = None,
         robust: RobustSettings | None = None,
+        secagg: SecureAggregation | None = None,
+        config_sha256: str = "",
     ) -> None:
         self.settings = settings
         self.params = params
         self.privacy = privacy
         self.robust = robust or RobustSettings()
+        self.secagg = secagg or SecureAggregation()
+        self.config_sha256 = config_sha256
         self.experiment = experiment
         self.observer = observer
         self.evaluator = evaluator or Evaluator()
@@ -166,6 +175,23 @@ class Paper(ABC):
         super().__init_subclass__(**arguments)
         if "step" in vars(cls) and "NO_RULE" not in vars(cls):
             cls.NO_RULE = "its server does not average models by combine()"
+
+    @classmethod
+    def why_no_sums(
+        cls,
+        robust: RobustSettings,
+        settings: RunSettings,  # noqa: ARG003
+        **options: Any,  # noqa: ARG003
+    ) -> str:
+        """Say why its server needs more than sums of updates; "" if it does not.
+
+        ``options`` are those of the method, which tell variants apart.
+        """
+        if robust.is_on:
+            return f"robust.rule {robust.rule!r} compares updates"
+        if cls.weight is not Paper.weight:
+            return "it weighs clients by itself, and clients must weigh themselves"
+        return cls.NO_RULE
 
     # What a paper fills in -------------------------------------------------------
 
@@ -249,6 +275,10 @@ class Paper(ABC):
         """Return the sets of clients that train one server model; all by default."""
         each = [[client] for client in sorted(self.clients)]
         return each if self.OWN_CLUSTERS else [self.trainers()]
+
+    def sums(self) -> list[list[int]]:
+        """Return the sets of clients of whose updates the server asks for a sum."""
+        return [self.trainers()]
 
     def trainers(self) -> list[int]:
         """Return all clients but those held out from training, ascending."""

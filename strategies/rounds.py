@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import WARNING
 
@@ -13,6 +13,8 @@ from flwr.serverapp import Grid
 
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
+from fedgraph_flwr.core.privacy_settings import METRIC as PRIVACY
+from fedgraph_flwr.core.secure_aggregation import HAND_IN, HANDED, may_drop_out
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.core.wire import (
     COMPUTE_S,
@@ -40,10 +42,13 @@ from .round_report import (
     busy_seconds,
     read_evaluations,
 )
+from .sending import exchange
+from .sums import RoundSum, choose_members
 
 _TYPES = {
     Phase.OPENING: f"{MessageType.QUERY}.{OPENING}",
     Phase.TRAINING: MessageType.TRAIN,
+    Phase.HAND_IN: HAND_IN,
     Phase.CLOSING: MessageType.EVALUATE,
 }
 
@@ -71,6 +76,8 @@ class Round:
         self.report = RoundReport(server_round=number)
         self.asked: list[int] = []  # clients that are to take part, ascending
         self.good: dict[int, Parcel] = {}
+        self.is_summed = False  # the server is to see no single update
+        self.sums: dict[int, RoundSum] = {}  # by client, where it is known whose
         self._strategy = strategy
         self._began_at = began_at
         self._addressed: set[int] = set()  # of those asked, whose node is online
@@ -88,8 +95,11 @@ class Round:
         """
         strategy, number = self._strategy, self.report.server_round
         is_training = self.phase is Phase.TRAINING
-        self.asked = self._sample() if is_training else list(strategy.clients)
-        outgoing = strategy.outgoing(number)
+        is_hand_in = self.phase is Phase.HAND_IN
+        if not is_hand_in:
+            self.asked = self._sample() if is_training else list(strategy.clients)
+        nothing = dict.fromkeys(self.asked, NamedArrays())
+        outgoing = nothing if is_hand_in else strategy.outgoing(number)
         if lacking := [c for c in self.asked if c not in outgoing]:
             raise RunFailedError(
                 f"outgoing() of {type(strategy).__name__} must have arrays for each"
@@ -97,8 +107,17 @@ class Round:
                 f" {shortened(lacking)}; add them, and let client-fraction choose who"
                 " trains"
             )
+        if is_training and strategy.secagg.on:
+            self.is_summed = any(strategy.uplink(number, c) for c in self.asked)
+            if self.is_summed and not may_drop_out(strategy.settings):
+                self._begin_sums(strategy.sums(), outgoing)
         parcels = {
-            c: Parcel(arrays=outgoing[c], facts=strategy.facts(c)) for c in self.asked
+            c: Parcel(
+                arrays=outgoing[c],
+                facts=strategy.facts(c)
+                | (self.sums[c].sum_of.to_facts() if c in self.sums else {}),
+            )
+            for c in self.asked
         }
         self._one_sent = next((p.arrays for p in parcels.values()), {})
         hosts = strategy.directory.hosts(grid, parcels)
@@ -175,6 +194,61 @@ class Round:
             )
         self._note_restarts(good)
 
+    def summed(self, good: dict[int, Parcel], grid: Grid) -> dict[int, Parcel]:
+        """Put the mean in the place of each model that the server must not see.
+
+        Clients that may drop out have trained by now, and hand in.
+
+        Raises
+        ------
+        RunFailedError
+            A client of the sum is lost, or as :meth:`RoundSum.open`.
+        """
+        strategy, number = self._strategy, self.report.server_round
+        if not self.is_summed:
+            return good
+        if not self.sums:
+            told = {c: tuple(map(int, p.arrays[HANDED])) for c, p in good.items()}
+            needed = max(self._needed(), strategy.secagg.least)
+            members = choose_members(told, number, needed)
+            self._begin_sums([members], dict.fromkeys(members, self._one_sent))
+            handed = self._hand_in(grid)
+            good = {c: replace(good[c], arrays=handed[c].arrays) for c in members}
+        found: dict[int, Parcel] = {}
+        for one in {id(s): s for s in self.sums.values()}.values():
+            of_sum = {c: good[c] for c in one.sum_of.members}
+            found |= one.open(of_sum, strategy.robust.guard)
+        return dict(sorted(found.items()))
+
+    def _begin_sums(
+        self, sets: Iterable[Sequence[int]], sent: Mapping[int, NamedArrays]
+    ) -> None:
+        for members in sets:
+            one = RoundSum.of(
+                self._strategy, self.report.server_round, members, sent[members[0]]
+            )
+            self.sums |= dict.fromkeys(members, one)
+
+    def _hand_in(self, grid: Grid) -> dict[int, Parcel]:
+        """Ask the clients of the sum for their covered updates."""
+        strategy, number = self._strategy, self.report.server_round
+        hand_in = Round(strategy, Phase.HAND_IN, number, began_at=self._began_at)
+        hand_in.report, hand_in.sums = self.report, self.sums
+        hand_in.asked = sorted(self.sums)
+        wait_s = strategy.secagg.hand_in_timeout_s
+        messages = hand_in.messages(grid)
+        handed = hand_in._read(exchange(grid, messages, wait_s))
+        if lost := [c for c in self.sums if c not in handed]:
+            of_lost = {c: self.report.failures[c] for c in lost}
+            raise RunFailedError(
+                f"round {number}: clients {shortened(lost)} handed nothing in within"
+                f" secure-aggregation.hand-in-timeout-s = {wait_s:g}, and without them"
+                " the sum cannot be opened:"
+                f" {tell_reasons(of_lost, strategy.sites)}. Resume the run when they"
+                " are back"
+            )
+        return handed
+
     def has_quorum(self, replies: Iterable[Message]) -> bool:
         """Whether the good parcels in these replies are as many as a round needs."""
         asked_of = {m.metadata.message_id: m for m in self._sent}
@@ -248,22 +322,29 @@ class Round:
     def _judge(self, client: int, parcel: Parcel) -> tuple[dict[str, float], str]:
         """Privacy that a client has spent, and why its parcel is a failure, or ""."""
         strategy = self._strategy
-        spent, problem = check_privacy(
-            client,
-            parcel.metrics,
-            strategy.spent.get(client, {}),
-            of_run=strategy.privacy,
-            is_failure=bool(parcel.error),
-        )
+        if self.phase is Phase.HAND_IN:  # of what was told to be spent in training
+            return {}, parcel.error or misfit(parcel, self._expect(client))
+        spent, problem = strategy.spent.get(client, {}), ""
+        if spent or any(name.startswith(PRIVACY) for name in parcel.metrics):
+            spent, problem = check_privacy(
+                client,
+                parcel.metrics,
+                spent,
+                of_run=strategy.privacy,
+                is_failure=bool(parcel.error),
+            )
         return spent, parcel.error or problem or misfit(parcel, self._expect(client))
 
     def _expect(self, client: int) -> Expected:
         strategy, number = self._strategy, self.report.server_round
         is_closing = self.phase is Phase.CLOSING
+        layout = {} if is_closing else strategy.uplink(number, client)
+        if self.is_summed:  # and clients hand in later
+            layout = {HANDED: ("int64", (None,))}
         return Expected(
             info=strategy.clients[client],
             phase=self.phase,
-            layout={} if is_closing else strategy.uplink(number, client),
+            layout=self.sums[client].layout if client in self.sums else layout,
             due=self._due(),
             on_all=is_closing and strategy.scores_elsewhere,
             neighbours=strategy.neighbours(client),
@@ -281,7 +362,7 @@ class Round:
     def _without_misfits(self, good: dict[int, Parcel]) -> dict[int, Parcel]:
         """Leave out clients whose replies do not go with the others', and name them."""
         strategy = self._strategy
-        is_training = self.phase is Phase.TRAINING
+        is_training = self.phase is Phase.TRAINING and not self.is_summed
         names = strategy.hands_over() if is_training else ()
         measured_round = self.report.server_round - 1
         misfit = strategy.evaluator.misfit

@@ -324,7 +324,11 @@ def hash_modules(folders: Iterable[str], *, without: str = "") -> str:
     return digest.hexdigest()
 
 
-_NAMES = {"query": "roll call", "query.opening": "opening"}  # of types of messages
+_NAMES = {  # of types of messages
+    "query": "roll call",
+    "query.opening": "opening",
+    "train.hand_in": "hand-in",
+}
 
 
 def name_message(kind: str) -> str:
@@ -376,7 +380,7 @@ class Entry:
     run : int
         Flower's number of the run, as ``flwr ls`` lists it.
     message : str
-        "roll call", "opening", "train" or "evaluate".
+        "roll call", "opening", "train", "hand-in" or "evaluate".
     client, round : int, optional
         No client if the whole message was refused; no round at roll call.
     outcome : str
@@ -400,6 +404,9 @@ class Entry:
         What left that the site had to agree to.
     withheld : list of str
         What the policy kept back.
+    sum_of : dict
+        Of what sum the update was a part: its members, its label, and how their keys
+        were known.
     seconds : float
         Work of the client.
     note : str
@@ -426,6 +433,7 @@ class Entry:
     spent_after: Mapping[str, float] = field(default_factory=dict)
     consents: list[str] = field(default_factory=list)
     withheld: list[str] = field(default_factory=list)
+    sum_of: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     note: str = ""
 

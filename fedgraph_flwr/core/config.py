@@ -73,6 +73,7 @@ class Settings:
     ``NO_CLASS_WEIGHTS``: why its loss knows no weights of classes; "" where it does.
     ``TAKES_WEIGHTS``: its encoders take weights of edges, and its clients draw noisy
     views themselves. ``FIELDS``: what its clients' replies hold beside models.
+    ``CLUSTERS``: sums of updates are of clusters, which norms of updates make.
     """
 
     TABLE: ClassVar[str] = ""
@@ -82,6 +83,7 @@ class Settings:
     NO_CLASS_WEIGHTS: ClassVar[str] = ""
     TAKES_WEIGHTS: ClassVar[bool] = False
     FIELDS: ClassVar[tuple[MessageField, ...]] = ()
+    CLUSTERS: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for key, f in self.config_fields().items():

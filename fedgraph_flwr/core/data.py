@@ -121,22 +121,14 @@ class GraphSet:
         return int(self.node_ptr[-1])
 
     @property
-    def num_graph_features(self) -> int:
-        """Width of the features of whole graphs; 0 without any."""
-        return 0 if self.graph_x is None else self.graph_x.shape[1]
-
-    @property
     def widths(self) -> dict[str, int]:
         """Widths that a model is built from; an edge's weight is one more feature."""
-        has_weight = self.edge_weight is not None
-        more = {
-            "num_edge_features": self.num_edge_features + has_weight,
-            "num_graph_features": self.num_graph_features,
-        }
+        has_weight, graph_x = self.edge_weight is not None, self.graph_x
         return {
             "num_features": self.num_features,
             "num_classes": self.num_classes,
-            **{name: width for name, width in more.items() if width},
+            "num_edge_features": self.num_edge_features + has_weight,
+            "num_graph_features": 0 if graph_x is None else graph_x.shape[1],
         }
 
     @property

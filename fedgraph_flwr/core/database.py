@@ -7,6 +7,7 @@ its rows and leaves nothing open, so that no reader holds up a commit.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shlex
@@ -33,6 +34,13 @@ _PRAGMAS = (
 # Connections that nobody uses, with the state of their files when they were last used.
 _IDLE: dict[tuple[int, Path], tuple[sqlite3.Connection, tuple[int, ...]]] = {}
 _MOST_IDLE = 8
+
+
+def checksum(about: str, content: bytes) -> str:
+    """SHA-256 of what a row says and of its bytes."""
+    digest = hashlib.sha256(about.encode())
+    digest.update(content)
+    return digest.hexdigest()
 
 
 def _state_of(path: Path) -> tuple[int, ...]:

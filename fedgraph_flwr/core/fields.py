@@ -22,6 +22,7 @@ class Phase(Enum):
     ROLL_CALL = "roll call"
     OPENING = "opening"
     TRAINING = "training"
+    HAND_IN = "hand-in"
     CLOSING = "closing evaluation"
 
 

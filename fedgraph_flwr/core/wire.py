@@ -351,6 +351,12 @@ def read_arrays(blob: bytes) -> NamedArrays:
     return dict(sorted(decode_arrays(blob).items()))  # it gives them in any order
 
 
+def flatten(arrays: NamedArrays) -> NDArray[np.float64]:
+    """Concatenate all tensors, by name, into one float64 vector."""
+    numbers = [arrays[n].ravel().astype(np.float64) for n in sorted(arrays)]
+    return np.concatenate([*numbers, np.zeros(0)])
+
+
 def join(*parts: Parcel) -> Parcel:
     """Merge parcels into one; if parts share a name, the last part counts."""
     return Parcel(

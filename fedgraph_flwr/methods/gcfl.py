@@ -64,6 +64,7 @@ class GCFLParams(Settings):
             consent="scores",
         ),
     )
+    CLUSTERS = True
     NEEDS_ALL = "a cluster splits by the updates of all its clients in one round"
     ADVICE = (
         "To choose: run once with both thresholds 0, which never splits. Look in"

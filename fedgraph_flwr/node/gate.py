@@ -24,6 +24,7 @@ from ..common_fields import COMMON
 from ..core.errors import FedGraphError, PolicyError, WireError, full_reason
 from ..core.fields import Field, Kind, find
 from ..core.privacy_settings import METRIC as PRIVACY
+from ..core.secure_aggregation import HAND_IN
 from ..core.wire import (
     FRESH_START,
     NO_CLIENTS,
@@ -43,7 +44,7 @@ from .node_config import NodeConfig
 from .policy import OPEN, Policy
 
 Array = NDArray[Any]
-KINDS = ("query", f"query.{OPENING}", "train", "evaluate")  # of messages
+KINDS = ("query", f"query.{OPENING}", "train", HAND_IN, "evaluate")  # of messages
 _KEPT_ON_FAILURE = (PRIVACY, *TIMING)
 _PAGES = {kind.__name__: kind.PAGE for kind in FedGraphError.__subclasses__()}
 _KEY = re.compile(rf"policy \(({'|'.join(Policy.config_fields())})\b")
@@ -67,6 +68,9 @@ class Visit:
     consents: dict[int, list[str]] = field(default_factory=dict)
     withheld: dict[int, list[str]] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
+    sums: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    # Of the message's kind, of what came and of what is to leave it makes what leaves.
+    cover: Callable[[str, RecordDict, RecordDict], RecordDict] | None = None
 
 
 def check_kind(message_type: str) -> None:
@@ -148,7 +152,7 @@ def _passed(
         parcel = replace(parcel, error=full_reason(error))
     if parcel.error:
         now.failures[client] = parcel.error
-        return _failure(parcel)
+        return failure(parcel)
     keys = {f.consent for f in found.values()} - {"", "scores"}
     keys |= {"raw_features"} if kind == KINDS[1] and parcel.arrays else set()
     now.consents[client] = sorted(map(Policy.key, keys))
@@ -162,7 +166,7 @@ def _passed(
     return replace(parcel, metrics=rest)
 
 
-def _failure(parcel: Parcel) -> Parcel:
+def failure(parcel: Parcel) -> Parcel:
     """Keep of a failure its class, what the client had spent of privacy, and times."""
     metrics = parcel.metrics.items()
     kept = {k: v for k, v in metrics if k.startswith(_KEPT_ON_FAILURE)}

@@ -16,6 +16,7 @@ from flwr.common.logger import log
 
 import datasets
 from clients.privacy.noisy_views import site_secret
+from clients.sealing import KeyRing
 from clients.store import ClientStore
 
 from ..agreement import tell_data, tell_plugins
@@ -29,6 +30,7 @@ from ..core.data import (
     training_counts,
 )
 from ..core.errors import ConfigError, DataError
+from ..core.secure_aggregation import KNOWN_BY, MASK_KEY
 from ..core.wire import (
     CLASS_COUNT,
     IDENTITY,
@@ -43,7 +45,7 @@ from ..core.wire import (
     Scalar,
 )
 from ..resolve import Resolved
-from .node_config import NodeConfig, is_site, site_name
+from .node_config import NodeConfig, is_site, known_by, site_name
 from .policy import Policy
 
 if TYPE_CHECKING:
@@ -201,6 +203,9 @@ def introduce(
     # A hash of the files would confirm a guess of every edge and label.
     is_private = resolved.privacy.is_on and is_own
     facts = resolved.method.client.introduction(resolved.params, store)
+    if resolved.secagg.on:
+        ring = KeyRing(store.folder, client_id=store.client_id)
+        facts = {**facts, MASK_KEY: ring.public_key, KNOWN_BY: known_by(node)}
     is_hidden = resolved.privacy.hides_labels and is_own
     facts = {**facts, **tell_data(partition, tells_labels=not is_hidden)}
     facts |= tell_plugins(resolved.plugin)
@@ -236,7 +241,7 @@ def introduce(
             "num-train": len(partition.train),
             "num-val": len(partition.val),
             "num-test": len(partition.test),
-            **{k.replace("_", "-"): n for k, n in graphs.widths.items()},
+            **{k.replace("_", "-"): n for k, n in graphs.widths.items() if n},
             "group": partition.group,
         },
         facts={

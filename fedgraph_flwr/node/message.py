@@ -138,9 +138,11 @@ class Watch:
         PolicyError, StorageError
             The policy lets nothing out, or the audit log cannot be written.
         """
-        if not self._is_site:
-            return Message(made, reply_to=self._message)
-        content = let_out(self.visit, self._kind, self._message.content, made)
+        content, asked, cover = made, self._message.content, self.visit.cover
+        if self._is_site:
+            content = let_out(self.visit, self._kind, asked, made)
+        if cover:
+            content = cover(self._kind, asked, content)
         if self._audit:
             entries = list(self._entries(made, content))
             head = self._audit.add(entry.to_json() for entry in entries)
@@ -248,6 +250,7 @@ class Watch:
                 spent_after=select(PRIVACY, parcel.metrics),
                 consents=self.visit.consents.get(client, []),
                 withheld=self.visit.withheld.get(client, []),
+                sum_of=self.visit.sums.get(client, {}),
                 seconds=round(parcel.metrics.get(COMPUTE_S, 0.0), 3),
                 **self._outcome(parcel, measured[client].metrics),
                 note=self.visit.failures.get(client) or remark(client, parcel),

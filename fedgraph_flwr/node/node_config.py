@@ -12,6 +12,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -20,6 +21,7 @@ from ..core.config import RunSettings
 from ..core.errors import ConfigError, unknown_name
 from ..core.plugins import named_in, origin
 from ..core.rules import shown
+from ..core.secure_aggregation import NAMED
 from ..core.words import SITE_NAME_WORDS, is_site_name
 from ..resolve import Resolved
 from .resident import RESIDENT
@@ -154,23 +156,34 @@ def site_name(node: NodeConfig) -> str:
 def trusted_peers(node: NodeConfig) -> dict[int, str] | None:
     """Fingerprints of other clients' keys, given by the operator; None if none is.
 
-    In groups of four, as ``fedgraph site fingerprint`` prints them.
+    In groups of four, as ``fedgraph site fingerprint`` prints them. A path names a file
+    that all sites have alike, with a line for each client.
 
     Raises
     ------
     ConfigError
-        Not ``client:fingerprint`` separated by commas; or no ``state-dir`` beside it.
+        Not ``client:fingerprint`` separated by commas; or no ``state-dir`` beside it;
+        or the file cannot be read.
     """
     if PEERS not in node:
         return None
     found: dict[int, str] = {}
     given = str(node[PEERS])
+    if given.startswith("/"):
+        try:
+            given = Path(given).read_text(encoding="utf-8").strip().replace("\n", ",")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"node-config {PEERS} names the file {given}, which cannot be read:"
+                f" {error}; correct the path"
+            ) from error
     for entry in given.split(","):
         match = _PEER.fullmatch("".join(entry.split()).lower())
         if match is None or int(match[1]) in found:
             raise ConfigError(
                 f"node-config {PEERS} must be client:fingerprint, 32 hexadecimal digits"
-                " with or without spaces, separated by commas, each client once; got"
+                " with or without spaces, separated by commas (in a file by lines),"
+                " each client once; got"
                 f" {entry.strip()!r}. Neighbours' operators print theirs with"
                 " fedgraph site fingerprint"
             )
@@ -183,6 +196,11 @@ def trusted_peers(node: NodeConfig) -> dict[int, str] | None:
             " would begin anew; add --node-config 'state-dir=\"/abs/path\"'"
         )
     return found
+
+
+def known_by(node: NodeConfig) -> str:
+    """Say how this node knows the keys of other clients."""
+    return NAMED if trusted_peers(node) is not None else "believed when first seen"
 
 
 def check_plugins(run_config: Mapping[str, Any], node: NodeConfig) -> None:

@@ -22,7 +22,7 @@ from ..core.config import Settings
 from ..core.data import GraphPartition, GraphSet
 from ..core.errors import ConfigError, FedGraphError, PolicyError, unknown_name
 from ..core.plugins import is_plugin, split
-from ..core.rules import Rule, flag, integer, number, read_toml, setting, shown
+from ..core.rules import Rule, choice, flag, integer, number, read_toml, setting, shown
 from ..registry import METHODS
 from ..resolve import Resolved, resolve
 from .node_config import (
@@ -34,6 +34,7 @@ from .node_config import (
     hosted_clients,
     is_site,
     own_folders,
+    trusted_peers,
 )
 
 _MOST_BYTES = 2**40
@@ -82,6 +83,8 @@ class Policy(Settings):
     raw_features: bool = flag(False)
     statistics: bool = flag(False)
     scores: bool = flag(True)
+    secure_aggregation: str = choice("allowed", "allowed", "first-seen", "required")
+    least_in_sum: int = integer(3, 2, 2**8)
 
     @property
     def needs_clip(self) -> bool:
@@ -114,6 +117,13 @@ class Policy(Settings):
                 " nobody but neighbours, sealed",
                 "sealed-only",
                 "run a method whose letters are sealed (docs/privacy.md)",
+            )
+        if self.secure_aggregation != "allowed" and not resolved.secagg.on:
+            raise _forbidden(
+                "updates that the server sees one by one (secure-aggregation.on is"
+                " false)",
+                "secure-aggregation",
+                "set secure-aggregation.on to true in the run config",
             )
         if self.needs_clip and not 0 < privacy.update_clip <= self.update_clip_max:
             raise _forbidden(
@@ -225,7 +235,9 @@ def _num_labelled(partition: GraphPartition) -> int:
     return int((~np.isnan(y[partition.train])).any(axis=1).sum())
 
 
-OPEN = Policy(pooled_evaluation=True, raw_features=True, statistics=True)
+OPEN = Policy(
+    pooled_evaluation=True, raw_features=True, statistics=True, least_in_sum=2
+)
 
 
 def _forbidden(what: str, key: str, cure: str) -> PolicyError:
@@ -275,6 +287,12 @@ def agree_at(
             " another, e.g. fedavg"
         )
     check_identity(resolved, node)
+    if policy.secure_aggregation == "required" and trusted_peers(node) is None:
+        raise PolicyError(
+            "this site's policy (secure-aggregation) requires the fingerprints of all"
+            " other clients; start the SuperNode with them as node-config peers, or set"
+            ' it to "first-seen"'
+        )
     hosted = hosted_clients(node, resolved.settings.num_clients)
     settings = own_folders(resolved.settings, node)
     datasets.check_hosted(settings, hosted)

@@ -64,7 +64,7 @@ from ..resolve import Resolved
 from ..results.model_files import keep_own_model
 from .gate import Visit
 from .introduce import guarded, identity, introduce, score_elsewhere
-from .node_config import FRESH_START, NodeConfig, is_site, trusted_peers
+from .node_config import FRESH_START, is_site, trusted_peers
 from .policy import Policy, agree_at
 
 if TYPE_CHECKING:
@@ -74,16 +74,22 @@ if TYPE_CHECKING:
     from clients.graphs.batching import ClientData
 
 
-def agree(visit: Visit, run_config: Mapping[str, Any]) -> tuple[Resolved, list[int]]:
-    """Return the run as this node takes it, and the ids of the clients hosted here."""
+def agree(
+    visit: Visit, run_config: Mapping[str, Any], *, computes: bool = True
+) -> tuple[Resolved, list[int]]:
+    """Return the run as this node takes it, and the ids of the clients hosted here.
+
+    ``computes``: whether torch will be needed, which takes seconds to import.
+    """
     if plugins.named_in(run_config):  # whose files are compared with their pins
         resolved, hosted = agree_at(visit.node, visit.policy, run_config)
     else:
         node, config = tuple(visit.node.items()), tuple(run_config.items())
         resolved, hosted = _agreed(node, visit.policy, config)
-    import torch  # here: a message that is refused needs none
+    if computes:
+        import torch  # here: a message that is refused needs none
 
-    torch.set_num_threads(resolved.settings.torch_threads)
+        torch.set_num_threads(resolved.settings.torch_threads)
     return resolved, hosted
 
 
@@ -135,8 +141,8 @@ def serve(
         try:
             if refused:
                 raise refused.with_traceback(None)
-            experiment = experiment or _bound(kind, context, resolved, header)
-            if resolved.params.is_sealed:
+            experiment = experiment or bound_to(kind, context, resolved, header)
+            if resolved.params.is_sealed or resolved.secagg.on:
                 begin_folder(root, experiment, client_id)
             store = ClientStore(
                 root, experiment, client_id=client_id, lives=lives, unsaved=unsaved
@@ -297,7 +303,7 @@ def clear_kept() -> None:
     clear_recent()
 
 
-def _bound(
+def bound_to(
     kind: str, context: Context, resolved: Resolved, header: Mapping[str, Scalar]
 ) -> str:
     """Return the name of the experiment that this run is bound to."""
@@ -317,9 +323,15 @@ def _bound(
 def _ready(
     visit: Visit, kind: str, resolved: Resolved, store: ClientStore, parcel: Parcel
 ) -> GraphClient[Any]:
-    """Make a client, with its account of privacy, once its memory is checked."""
+    """Make a client, once what it remembers is what the server knows of it."""
     policy, client_id = visit.policy, store.client_id
     check_round(LAST_ROUND, parcel.facts.get(LAST_ROUND))
+    if kind == MessageType.TRAIN and client_id in resolved.settings.never_train:
+        raise WireError(
+            f"client {client_id} is asked to train, but held-out-clients of the run"
+            " config holds it out; both ends must run the same version of"
+            " fedgraph_flwr"
+        )
     site = resolved.site(
         store,
         is_secret=is_site(visit.node),
@@ -329,19 +341,65 @@ def _ready(
         update_delta=policy.update_delta,
     )
     visit.releases[client_id] = site.released
-    partition = _check_memory(visit, resolved, store, site, parcel)
-    if resolved.privacy.is_on:
-        spent = visit.spent[client_id] = partial(site.spent, partition)
-        if site.is_secret:  # for the audit log
-            visit.before[client_id] = spent()
-    client = _make_client(resolved, client_id, store, site, visit.node)
-    if kind == MessageType.TRAIN and client_id in resolved.settings.never_train:
-        raise WireError(
-            f"client {client_id} is asked to train, but held-out-clients of the run"
-            " config holds it out; both ends must run the same version of"
-            " fedgraph_flwr"
+    device = choose_device(resolved.settings.device)
+    data = load_data(resolved, client_id, device, None)
+    _check_memory(visit, resolved, store, site, data.partition, parcel.facts)
+    if resolved.privacy.edge_epsilon > 0 and not resolved.params.TAKES_WEIGHTS:
+        data = load_data(resolved, client_id, device, site)
+    job = replace(
+        resolved.job(data, store, site, device),
+        may_restart=visit.node.get(FRESH_START) is True,
+        trusted=trusted_peers(visit.node) if resolved.params.is_sealed else None,
+        pooled=None if is_site(visit.node) else partial(_pooled, resolved, device),
+    )
+    return resolved.method.client(job)
+
+
+def _check_memory(
+    visit: Visit,
+    resolved: Resolved,
+    store: ClientStore,
+    site: PrivateSite,
+    partition: GraphPartition,
+    facts: Mapping[str, Scalar],
+) -> None:
+    """Refuse to go on with other data or older state than the server knows of."""
+    visit.policy.check_data(resolved, partition)
+    known = facts.get(SAME_DATA)
+    own = identity(resolved, partition, store, is_own=site.is_secret)
+    if known and known != own:
+        raise DataError(
+            f"data of client {store.client_id} are not those that it had at roll call,"
+            " or its state folder is another: restore both, or start a new run"
         )
-    return client
+    if resolved.privacy.is_on:
+        _check_account(visit, resolved, site, partition, own, facts)
+
+
+def _check_account(
+    visit: Visit,
+    resolved: Resolved,
+    site: PrivateSite,
+    partition: GraphPartition,
+    own: str,
+    facts: Mapping[str, Scalar],
+) -> None:
+    """Refuse an account of privacy that says less than the server knows of.
+
+    Before anything is drawn: one that was lost and charged anew may say the same.
+    """
+    client_id = partition.client_id
+    if site.is_secret:
+        bind_data(site.folder, client_id, own)
+    site.check_known_spending(
+        {n: _amount(n, v) for n, v in select(SPENT, facts).items()},
+        partition,
+        last_round=int(facts.get(LAST_ROUND, 0)),
+        sends_updates=resolved.method.client.SENDS_UPDATES,
+    )
+    spent = visit.spent[client_id] = partial(site.spent, partition)
+    if site.is_secret:  # for the audit log
+        visit.before[client_id] = spent()
 
 
 def _assessed(
@@ -385,63 +443,7 @@ def _amount(name: str, value: Scalar) -> float:
     return float(value)
 
 
-def _make_client(
-    resolved: Resolved,
-    client_id: int,
-    store: ClientStore,
-    site: PrivateSite,
-    node: NodeConfig,
-) -> GraphClient[Any]:
-    device = choose_device(resolved.settings.device)
-    takes_weights = resolved.params.TAKES_WEIGHTS
-    is_private = resolved.privacy.edge_epsilon > 0 and not takes_weights
-    data = load_data(resolved, client_id, device, site if is_private else None)
-    job = replace(
-        resolved.job(data, store, site, device),
-        may_restart=node.get(FRESH_START) is True,
-        trusted=trusted_peers(node),
-        pooled=None if is_site(node) else partial(_pooled, resolved, device),
-    )
-    return resolved.method.client(job)
-
-
 def state_root(resolved: Resolved) -> Path:
     """State folder of this site, or of a simulation."""
     configured = resolved.settings.state_dir
     return Path(configured) if configured else default_state_dir()
-
-
-def _check_memory(
-    visit: Visit,
-    resolved: Resolved,
-    store: ClientStore,
-    site: PrivateSite,
-    parcel: Parcel,
-) -> GraphPartition:
-    """Refuse to go on with other data or older state than the server knows of.
-
-    Before anything is drawn: an account that was lost and charged anew may say the
-    same. Return the client's data.
-    """
-    client_id = store.client_id
-    device = choose_device(resolved.settings.device)
-    partition = load_data(resolved, client_id, device, None).partition
-    visit.policy.check_data(resolved, partition)
-    known = parcel.facts.get(SAME_DATA)
-    own = identity(resolved, partition, store, is_own=site.is_secret)
-    if known and known != own:
-        words = (
-            f"data of client {client_id} are not those that it had at roll call, or its"
-            " state folder is another: restore both, or start a new run"
-        )
-        raise DataError(words)
-    if site.is_secret and resolved.privacy.is_on:
-        bind_data(store.folder, client_id, own)
-    if resolved.privacy.is_on:
-        site.check_known_spending(
-            {n: _amount(n, v) for n, v in select(SPENT, parcel.facts).items()},
-            partition,
-            last_round=int(parcel.facts.get(LAST_ROUND, 0)),
-            sends_updates=resolved.method.client.SENDS_UPDATES,
-        )
-    return partition

@@ -251,8 +251,9 @@ def _by_target(metric: str, errors: ByTarget, of_mean: ByTarget) -> list[str]:
 
 
 def score_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Say what stands beside the headline's score, and whom a rule left out."""
-    said = [summary["robust"]["says"]] if "robust" in summary else []
+    """Say what stands beside the headline's score, and what of updates was seen."""
+    kinds = ("robust", "secure_aggregation")
+    said = [summary[kind]["says"] for kind in kinds if kind in summary]
     lines = [*_errors(summary), *class_lines(summary)] if summary.get("rules") else []
     return lines + said
 

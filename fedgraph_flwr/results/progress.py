@@ -60,9 +60,8 @@ class RoundWriter:
         if report.is_complete:
             line = progress_line(self._folder, report, self._clock, strategy.sites)
             if network := strategy.network():
-                line = " · ".join(
-                    filter(None, [line, describe_seal(network.is_sealed)])
-                )
+                words = describe_seal(network.is_sealed)
+                line += f" · {words}" if words else ""
             log(INFO, "%s", line)
         if self._tracking.is_on:
             self._tracking.add(report)
@@ -97,11 +96,10 @@ def progress_line(
 
     The score is of the last model that was measured: the one received, or an older one.
     """
-    done, task = report.server_round, folder.so_far.task
-    settings = folder.resolved.settings
+    so_far, settings = folder.so_far, folder.resolved.settings
+    done, task = report.server_round, so_far.task
     parts = [f"round {done}/{settings.num_server_rounds}"]
     measured = (done - 1) // settings.evaluate_every * settings.evaluate_every
-    so_far = folder.so_far
     means = {s: so_far.mean_score(measured, split=s) for s in task.splits}
     if not any(map(math.isnan, means.values())):
         words = " ".join(f"{split} {mean:.3f}" for split, mean in means.items())
@@ -175,8 +173,8 @@ class AuditedGrid(Grid):
     @override
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
-        asked = [m for m in messages if m.metadata.dst_node_id in self._sites]
-        self._write([{"event": ASKED, **self._about(m)} for m in asked])
+        if asked := [m for m in messages if m.metadata.dst_node_id in self._sites]:
+            self._write([{"event": ASKED, **self._about(m)} for m in asked])
         ids = list(self._grid.push_messages(messages))
         self._open |= {i: m for i, m in zip(ids, messages, strict=True) if i}
         return ids
@@ -184,12 +182,13 @@ class AuditedGrid(Grid):
     @override
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         replies = list(self._grid.pull_messages(message_ids))
-        self._write(
-            line
-            for reply in replies
-            if (asked := self._open.pop(reply.metadata.reply_to_message_id, None))
-            and (line := self._received(asked, reply))
-        )
+        lines = []
+        for reply in replies:
+            asked = self._open.pop(reply.metadata.reply_to_message_id, None)
+            if asked and self._is_of_site(asked.metadata.dst_node_id, reply):
+                lines.append(self._received(asked, reply))
+        if lines:
+            self._write(lines)
         return replies
 
     @override
@@ -213,14 +212,12 @@ class AuditedGrid(Grid):
             return ""
 
     def _write(self, records: Iterable[Mapping[str, Any]]) -> str:
-        lines = [{"time_utc": now(), "run": self._run, **r} for r in records]
-        if not lines:
-            return ""
         if not self._has_begun:
             self._has_begun = True
             begun = {"event": RUN, "code_sha256": code_hash(), **self._facts}
-            lines = [{"time_utc": now(), "run": self._run, **begun}, *lines]
-        return self._log.add(lines)
+            records = [begun, *records]
+        of_all = {"time_utc": now(), "run": self._run}
+        return self._log.add({**of_all, **r} for r in records)
 
     def _about(self, message: Message) -> dict[str, Any]:
         kind = message.metadata.message_type
@@ -234,20 +231,22 @@ class AuditedGrid(Grid):
         }
         return {k: v for k, v in found.items() if v is not None}
 
-    def _received(self, asked: Message, reply: Message) -> dict[str, Any] | None:
-        """Line of a reply; None if it is that of a node without an audit log."""
-        about = self._about(asked)
-        line = {"event": RECEIVED, "node": about["node"], "message": about["message"]}
-        line |= {k: about[k] for k in ("round",) if k in about}
+    def _is_of_site(self, node: int, reply: Message) -> bool:
+        """Whether a node keeps an audit log: its replies tell the head of it."""
         if reply.has_error():
-            if about["node"] not in self._sites:
-                return None
+            return node in self._sites
+        head = read_leniently(reply.content).get(AUDIT_HEAD)
+        if is_site := isinstance(head, str):
+            self._sites.add(node)
+        return is_site
+
+    def _received(self, asked: Message, reply: Message) -> dict[str, Any]:
+        about = self._about(asked)
+        line = {"event": RECEIVED}
+        line |= {k: about[k] for k in ("node", "message", "round") if k in about}
+        if reply.has_error():
             return {**line, "error": shortened(str(reply.error.reason))}
         header = read_leniently(reply.content)
-        head = header.get(AUDIT_HEAD)
-        if not isinstance(head, str):
-            return None
-        self._sites.add(about["node"])
         if "error" in header:
             line["error"] = shortened(str(header["error"]))
         sizes = record_bytes(reply.content)
@@ -257,7 +256,7 @@ class AuditedGrid(Grid):
             hashes = {}
         return {
             **line,
-            "head": shortened(head),
+            "head": shortened(header[AUDIT_HEAD]),
             "sent": {
                 str(c): {"bytes": sum(sizes[c].values()), "sha256": h}
                 for c, h in hashes.items()

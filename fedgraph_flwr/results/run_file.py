@@ -7,7 +7,6 @@ first round that it completes. The CSV files beside it are exports.
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 from safetensors.numpy import load
 
-from ..core.database import Database
+from ..core.database import Database, checksum
 from ..core.errors import DataError
 from ..core.files import encode, unwritable, write_text
 from ..core.wire import NamedArrays
@@ -163,7 +162,7 @@ class RunFile:
             "SELECT arrays FROM parts WHERE round = ? ORDER BY part", server_round
         )
         content = b"".join(part for (part,) in parts)
-        if digest != _digest(facts, content):
+        if digest != checksum(facts, content):
             raise DataError(
                 f"the checkpoint after round {server_round} in {self.path} is damaged:"
                 f" its checksum is not that of its contents; {cure}"
@@ -200,7 +199,7 @@ class Writing:
         self.db.execute("DELETE FROM parts WHERE round = ?", (server_round,))
         self.db.execute(
             "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?)",
-            (server_round, text, _digest(text, content)),
+            (server_round, text, checksum(text, content)),
         )
         self.db.executemany(
             "INSERT INTO parts VALUES (?, ?, ?)",
@@ -218,9 +217,3 @@ class Writing:
 
 def _table(name: str) -> str:
     return name.removesuffix(".csv")
-
-
-def _digest(facts: str, content: bytes) -> str:
-    digest = hashlib.sha256(facts.encode())
-    digest.update(content)
-    return digest.hexdigest()

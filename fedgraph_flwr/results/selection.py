@@ -162,7 +162,7 @@ class EarlyStopping:
     val, losses : Table
         Validation scores so far, e.g. of a run that is resumed; copied.
     patience : int
-        Rounds without a better one after which training ends; 0: never.
+        Rounds without a better one after which training ends.
     min_rounds : int
         Never before so many rounds are measured.
     larger_is_better : bool
@@ -195,7 +195,7 @@ class EarlyStopping:
     def is_due(self) -> bool:
         """Whether training should end now."""
         measured = max(self._val or self._losses, default=0)
-        if not self._patience or measured < self._min_rounds:
+        if measured < self._min_rounds:
             return False
         better = self._larger_is_better
         best = choose(self._val, self._losses, larger_is_better=better).round

@@ -20,6 +20,7 @@ from ..agreement import class_names, describe_features, describe_left_out
 from ..core.errors import full_reason
 from ..core.privacy_settings import describe, edge_totals
 from ..core.robust_settings import describe_left
+from ..core.secure_aggregation import KNOWN_BY, describe_sums
 from ..core.tasks import AVERAGE_PRECISION, BY_TASK, OF_COMMONEST
 from ..core.wire import NamedArrays
 from ..core.words import clients_by_site
@@ -109,6 +110,13 @@ def summarise(
         "resumed_from_round": folder.resumed_from,
         "privacy": _spent(strategy, s.features),
         **describe_left(resolved.robust, so_far.counted()),
+        **describe_sums(
+            resolved.secagg,
+            {
+                c: strategy.clients[c].introduced.get(KNOWN_BY, "")
+                for c in strategy.trainers()
+            },
+        ),
         **strategy.remarks(),
         "emd": partition_distance(strategy.clients),
         "class_counts": class_table(strategy.clients),
@@ -344,7 +352,9 @@ def metrics_text(
         text += _family(name, words, [(run, value)])
     text += _family("bytes_total", "Bytes of messages", moved)
     text += _family("score", "Last mean over clients", _score_samples(folder, run))
-    return text if report is None else text + _of_sites(folder, strategy, report, run)
+    if report is None or not strategy.sites:
+        return text
+    return text + _of_sites(folder, strategy, report, run)
 
 
 def _score_samples(folder: RunFacts, run: Mapping[str, str]) -> _Samples:

@@ -164,9 +164,12 @@ def test_a_class_that_no_client_trains_on_is_named(start, make, caplog):
     assert (words in caplog.text) is (make is only_held_out)
 
 
-@pytest.mark.parametrize(("by", "due"), [(AVERAGE_PRECISION, True), ("", False)])
-def test_early_stopping_goes_by_the_same_score(by, due):
-    settings = toys.run_settings(patience=2, min_rounds=0)
+@pytest.mark.parametrize(
+    ("by", "patience", "due"),
+    [(AVERAGE_PRECISION, 2, True), ("", 2, False), (AVERAGE_PRECISION, 0, False)],
+)
+def test_early_stopping_goes_by_the_same_score(by, patience, due):
+    settings = toys.run_settings(patience=patience, min_rounds=0)
     so_far = RunRecord(NODE_CLASSIFICATION)
     so_far.by = by
     resolved = SimpleNamespace(settings=settings)

@@ -79,6 +79,20 @@ def test_three_supernodes_give_the_bytes_of_the_inline_run(
     check_audit_logs(folder, deployed)
 
 
+def test_three_supernodes_hand_in_sums_and_give_the_bytes_of_the_inline_run(
+    federation: Federation, tmp_path: Path
+) -> None:
+    """Clients train, and hand in when it is known who has trained."""
+    sums: dict[str, Value] = {"secure-aggregation.on": True, "min-fit-replies": 0.7}
+    config = {**RUN, **sums, "method": "fedavg"}
+    places = {f"{kind}-dir": str(tmp_path / kind) for kind in ("results", "state")}
+    inline = run_inline({**config, **places})
+    status, deployed = deploy(federation, config, tmp_path / "deployed")
+
+    assert status == "finished:completed", load_summary(deployed)["error"]
+    check_same_run(deployed, inline)
+
+
 def test_a_bundled_plug_in_runs_and_an_installed_one_needs_every_sites_consent(
     federation: Federation, tmp_path: Path
 ) -> None:

@@ -76,6 +76,13 @@ RUNS: dict[str, dict[str, Any]] = {
         "evaluate-on": "all",
         "checkpoint-every": 3,
     },
+    "sums": {**_GRAPHS, "method": "fedavg", "secure-aggregation.on": True},
+    "sums-late": {
+        **_GRAPHS,
+        "method": "fedavg",
+        "secure-aggregation.on": True,
+        "min-fit-replies": 0.5,
+    },
 }
 PRIVATE = frozenset({"fgcl-once", "fgcl-per-round", "fgcl-per-epoch", "update-clip"})
 

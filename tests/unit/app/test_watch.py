@@ -120,16 +120,16 @@ def test_nothing_is_answered_that_cannot_be_written_down(run, tmp_path, monkeypa
 def test_a_warning_is_said_once_in_a_run(
     run, tmp_path, monkeypatch, said, request, is_site
 ):
-    make = serve._make_client
+    check = serve._check_memory
 
-    def warning(resolved, client_id, *others, **more):
-        log(30, "client %d has few graphs", client_id)
-        return make(resolved, client_id, *others, **more)
+    def warning(visit, resolved, store, *others):
+        log(30, "client %d has few graphs", store.client_id)
+        check(visit, resolved, store, *others)
 
     if is_site:
         request.getfixturevalue("new_processes")
     site = {"clients": "0,1,2", "state-dir": str(tmp_path)}
-    monkeypatch.setattr(serve, "_make_client", warning)
+    monkeypatch.setattr(serve, "_check_memory", warning)
     for _ in range(2):
         run("fedavg", node_configs=[site] if is_site else None)
     for client in range(3):

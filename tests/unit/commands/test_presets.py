@@ -250,6 +250,6 @@ def test_the_families_have_all_their_members() -> None:
         "FedGKD": (14 * 4 + 12 * 3) * 3,  # no GCFL on heterophilous graphs
         "SpreadGNN": 64 + 100,  # FedGMTL and baselines; SpreadGNN
         "own data": 7 + 12,  # whole graphs; one graph
-        "natural": 6 * 11 + 5 + 2,  # all methods; self-weight; fedgkd
+        "natural": 7 * 11 + 6 + 2,  # all methods; a private last layer; fedgkd
     }
     assert sum(found.values()) == len(NAMES)

@@ -9,14 +9,13 @@ import pytest
 from dtaidistance import dtw
 from oracles import gcfl as oracle
 
-from fedgraph_flwr.core.wire import Parcel
+from fedgraph_flwr.core.wire import Parcel, flatten
 from fedgraph_flwr.methods.gcfl import GCFLParams
 from strategies.gcfl import (
     GCFLState,
     cosine_weights,
     dtw_distances,
     dtw_weights,
-    flatten,
     min_cut,
     step,
 )

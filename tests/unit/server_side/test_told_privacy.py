@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from spoiling import LENIENT, VICTIM, deliver_with, number
@@ -79,3 +80,16 @@ def test_no_client_makes_a_run_claim_privacy(run, monkeypatch):
     assert found["privacy"] is None
     told = {(f["round"], f["client"]) for f in found["failures"]}
     assert told == {(1, VICTIM), (2, VICTIM)}
+
+
+def test_a_client_that_no_longer_tells_what_it_spent_fails(run, monkeypatch):
+    def silent(content):
+        for name in filter(re.compile("privacy/").match, content[f"{VICTIM}/metrics"]):
+            content = number(name, None)(content)
+        return content
+
+    deliver_with(monkeypatch, silent, rounds=(2,))
+    noise = {"privacy.update-clip": 1.0, "privacy.update-noise": 1.0}
+    (failure,) = run("fedavg", nodes=3, **LENIENT, **noise).summary["failures"]
+    assert (failure["round"], failure["client"]) == (2, VICTIM)
+    assert "says less than before: update-delta" in failure["reason"]

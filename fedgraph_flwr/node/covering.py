@@ -1,0 +1,283 @@
+"""Covers updates with pads, after the gate: the last that is done before they leave."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from flwr.app import MessageType, RecordDict
+
+from clients.handed_in import HandedIn, KeptUpdates, Update
+from clients.sealing import KeyRing
+from clients.site_database import site_database
+
+from ..core.errors import PolicyError, WireError, full_reason
+from ..core.process import log_failure
+from ..core.secure_aggregation import (
+    HAND_IN,
+    HANDED,
+    LABEL,
+    MASKED,
+    UPDATE_NORM,
+    SumOf,
+    Vector,
+    digest,
+    encode,
+    may_drop_out,
+)
+from ..core.wire import (
+    EXPERIMENT,
+    NUM_EXAMPLES,
+    SERVER_ROUND,
+    NamedArrays,
+    Parcel,
+    Scalar,
+    flatten,
+    pack,
+    select,
+    unpack,
+)
+from ..core.words import shortened
+from ..methods.fedavg import DELTA, SHARED
+from ..resolve import Resolved
+from .gate import Visit, failure
+from .node_config import is_site, known_by, trusted_peers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One client's part of a sum, before pads are added."""
+
+    handed: HandedIn
+    vector: Vector
+    ring: KeyRing
+
+    def padded(self) -> NamedArrays:
+        """Add the pads: the larger id subtracts what the smaller one adds."""
+        own, label = self.handed.client, self.handed.label
+        others = [c for c in self.handed.members if c != own]
+        for other, lock in self.ring.locks(others).items():
+            lock.pad(self.vector, label, minus=own > other)
+        return {MASKED: self.vector, LABEL: np.frombuffer(label, np.uint8)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cover:
+    """Covers the updates in the reply to one message.
+
+    Parameters
+    ----------
+    run : int
+        Flower's.
+    config_sha256 : str
+        Of the run config.
+    root : path
+        State folder of the site, or of a simulation.
+    hosted : collection of int
+        Clients of this node.
+    """
+
+    visit: Visit
+    resolved: Resolved
+    run: int
+    config_sha256: str
+    root: Path
+    hosted: Collection[int]
+
+    def __call__(self, kind: str, asked: RecordDict, reply: RecordDict) -> RecordDict:
+        """Return the reply covered; a client that may not hand in fails by name.
+
+        Arrays are in no other reply than that to training or to the hand-in, and none
+        is left beside the covered ones.
+
+        Raises
+        ------
+        DataError, StorageError
+            What was handed in cannot be remembered: then nothing leaves.
+        """
+        came, header = unpack(asked)
+        made, own_header = unpack(reply)
+        left = {c: replace(p, arrays={}, evaluation={}) for c, p in made.items()}
+        updates: dict[int, Update] = {}
+        for client, parcel in made.items():
+            if parcel.error:
+                continue
+            with self._naming(client, left):
+                if kind == HAND_IN:
+                    updates[client] = self._kept(header).read(client)
+                elif parcel.arrays and kind != MessageType.TRAIN:
+                    raise WireError("arrays that are no update: no pad covers them")
+                elif parcel.arrays:
+                    updates[client] = self._update(parcel, came[client].arrays)
+                    left[client] = self._with_norm(left[client], updates[client])
+        if kind == MessageType.TRAIN and may_drop_out(self.resolved.settings):
+            found = self._kept(header).write(updates)
+            arrays: dict[int, NamedArrays] = {c: {HANDED: i} for c, i in found.items()}
+        else:
+            arrays = self._hand_in(updates, came, header, left)
+        return pack(
+            {c: replace(p, arrays=arrays.get(c, {})) for c, p in left.items()},
+            own_header,
+        )
+
+    @contextmanager
+    def _naming(self, client: int, left: dict[int, Parcel]) -> Iterator[None]:
+        """Let a client fail by name whose update may not leave."""
+        try:
+            yield
+        except (WireError, PolicyError) as error:
+            log_failure(f"client {client} hands nothing in", error)
+            reason = self.visit.failures[client] = full_reason(error)
+            failed = replace(left[client], error=reason)
+            left[client] = failure(failed) if is_site(self.visit.node) else failed
+
+    def _kept(self, header: Mapping[str, Scalar]) -> KeptUpdates:
+        number, experiment = int(header[SERVER_ROUND]), str(header[EXPERIMENT])
+        return KeptUpdates(self.root, experiment, number, self.run)
+
+    def _update(self, parcel: Parcel, came: NamedArrays) -> Update:
+        """Read a client's update from its reply, with the client's own weight.
+
+        Raises
+        ------
+        WireError
+            What is to be sent is no model of the tensors that came.
+        """
+        received, trained = select(SHARED, came), select(SHARED, parcel.arrays)
+        if update := select(DELTA, parcel.arrays):
+            trained = update
+        shapes = {n: a.shape for n, a in received.items()}
+        is_model = {n: a.shape for n, a in trained.items()} == shapes
+        if len(trained) < len(parcel.arrays) or not is_model:
+            raise WireError(
+                f"{shortened(sorted(parcel.arrays))} are to be sent and"
+                f" {shortened(sorted(received))} came: pads cover the tensors of a"
+                " model that came, and nothing beside it; switch"
+                " secure-aggregation.on off"
+            )
+        # Counted here: a server that chose weights could read single updates.
+        is_even = self.resolved.settings.weighting == "uniform"
+        numbers = flatten(trained)
+        if not update:
+            numbers -= flatten(received)
+        return Update(
+            weight=1 if is_even else int(parcel.metrics[NUM_EXAMPLES]),
+            received=digest(received),
+            numbers=numbers,
+        )
+
+    def _with_norm(self, parcel: Parcel, update: Update) -> Parcel:
+        """Tell the norm of an update, if clusters are made by norms."""
+        if not self.resolved.params.CLUSTERS:
+            return parcel
+        if not self.visit.policy.scores:
+            raise PolicyError(
+                "this site's policy (scores) does not allow norms of updates, by which"
+                " clusters are made; take a method without clusters, or ask its"
+                " operator"
+            )
+        norm = float(np.linalg.norm(update.numbers))
+        return replace(parcel, metrics={**parcel.metrics, UPDATE_NORM: norm})
+
+    def _hand_in(
+        self,
+        updates: Mapping[int, Update],
+        came: Mapping[int, Parcel],
+        header: Mapping[str, Scalar],
+        left: dict[int, Parcel],
+    ) -> dict[int, NamedArrays]:
+        """Cover updates, once it is on the disk whose sums they are parts of."""
+        parts: dict[int, Part] = {}
+        for client, update in updates.items():
+            with self._naming(client, left):
+                sum_of = SumOf.from_facts(came[client].facts)
+                parts[client] = self._part(client, update, sum_of, header)
+        with site_database(self.root).transaction() as db:
+            for client, part in [*parts.items()]:
+                with self._naming(client, left):
+                    part.handed.remember(db, over_runs=is_site(self.visit.node))
+        how = known_by(self.visit.node)
+        good = {c: part for c, part in parts.items() if not left[c].error}
+        for client, part in good.items():
+            handed = part.handed
+            self.visit.sums[client] = {
+                "members": list(handed.members),
+                "label": handed.label.hex()[:16],
+                "keys": how,
+            }
+        return {c: part.padded() for c, part in good.items()}
+
+    def _part(
+        self,
+        client: int,
+        update: Update,
+        sum_of: SumOf,
+        header: Mapping[str, Scalar],
+    ) -> Part:
+        """Check whose sum is asked for, and write the update as a vector.
+
+        Raises
+        ------
+        WireError, PolicyError
+            As the messages say; nothing of the client leaves.
+        """
+        number, experiment = int(header[SERVER_ROUND]), str(header[EXPERIMENT])
+        ring = KeyRing(self.root / experiment / f"client-{client}", client_id=client)
+        self._check_members(client, sum_of, ring)
+        label = sum_of.label(
+            experiment=experiment,
+            run=self.run,
+            server_round=number,
+            config_sha256=self.config_sha256,
+            received=update.received,
+        )
+        vector = encode(update.numbers, update.weight, sum_of.total)
+        handed = HandedIn(
+            experiment=experiment,
+            client=client,
+            server_round=number,
+            members=sum_of.members,
+            label=label,
+            received=update.received,
+            vector=hashlib.sha256(vector.tobytes()).hexdigest(),
+        )
+        return Part(handed=handed, vector=vector, ring=ring)
+
+    def _check_members(self, client: int, sum_of: SumOf, ring: KeyRing) -> None:
+        """Refuse a sum that would show this client, and keys that are not those told.
+
+        Raises
+        ------
+        WireError, PolicyError
+        """
+        members, keys = sum_of.members, sum_of.keys
+        least, asks = self.resolved.secagg.least, self.visit.policy.least_in_sum
+        if len(members) < asks:
+            raise PolicyError(
+                f"this site's policy (least-in-sum) does not allow a sum of"
+                f" {len(members)} clients; it needs {asks}, or ask its operator"
+            )
+        is_alone = is_site(self.visit.node) and len({*members} - {*self.hosted}) == 1
+        may_lack = may_drop_out(self.resolved.settings) or self.resolved.params.CLUSTERS
+        is_part = not may_lack and len(members) < len(keys)
+        if client not in members or len(members) < least or is_alone or is_part:
+            raise WireError(
+                f"client {client} is asked for a sum of clients {shortened(members)}:"
+                f" refused; it must be one of at least {least}"
+                " (secure-aggregation.least), of all clients if min-fit-replies is 1,"
+                " and not all but one of them may be of one site, which would learn"
+                " that one's update"
+            )
+        others = {c: key for c, key in keys.items() if c != client}
+        ring.pin(others, trusted_peers(self.visit.node))
+        parts = [part for key in keys.values() for part in (key[:64], key[64:128])]
+        if keys[client] != ring.public_key or len(set(parts)) < len(parts):
+            raise WireError(
+                f"client {client} is asked for a sum in which its own key is another,"
+                " or two clients have one key: refused, as pads of such keys cover"
+                " nothing; do not trust that server"
+            )

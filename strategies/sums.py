@@ -1,0 +1,182 @@
+"""The server's part of secure aggregation: it asks for one sum a round, and opens it.
+
+What a strategy then steps on is the mean, in the place of each client's model: a server
+that averages makes the same of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedgraph_flwr.core.errors import RunFailedError
+from fedgraph_flwr.core.secure_aggregation import (
+    LABEL,
+    MASK_KEY,
+    MASKED,
+    SumOf,
+    decode,
+    digest,
+)
+from fedgraph_flwr.core.wire import NamedArrays, Parcel, flatten, select, with_prefix
+from fedgraph_flwr.core.words import shortened
+from fedgraph_flwr.methods.fedavg import DELTA, SHARED
+
+from .averaging import FloatArray, out_of_proportion, unflatten
+from .paper import Paper
+from .replies import Layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSum:
+    """The sum of one round.
+
+    Parameters
+    ----------
+    received : dict of str to array
+        What its clients train from.
+    label : bytes
+        As they make it, if they were told the same.
+    sends_updates : bool
+        The strategy steps on updates, and not on models.
+    """
+
+    server_round: int
+    sum_of: SumOf
+    received: NamedArrays
+    label: bytes
+    sends_updates: bool
+
+    @classmethod
+    def of(
+        cls,
+        strategy: Paper,
+        server_round: int,
+        members: Sequence[int],
+        sent: NamedArrays,
+    ) -> RoundSum:
+        """Say whose sum a round asks for, all of whom were sent the same arrays."""
+        keys = {
+            c: strategy.clients[c].introduced.get(MASK_KEY, "")
+            for c in strategy.trainers()
+        }
+        total = int(sum(strategy.weight(c) for c in members))
+        sum_of = SumOf(tuple(members), keys, total)
+        received, kind = select(SHARED, sent), strategy.uplink(server_round, members[0])
+        label = sum_of.label(
+            experiment=strategy.experiment,
+            run=strategy.lives.run,
+            server_round=server_round,
+            config_sha256=strategy.config_sha256,
+            received=digest(received),
+        )
+        return cls(
+            server_round=server_round,
+            sum_of=sum_of,
+            received=received,
+            label=label,
+            sends_updates=all(name.startswith(DELTA) for name in kind),
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """Arrays of each reply."""
+        size = sum(a.size for a in self.received.values())
+        return {MASKED: ("uint64", (size + 2,)), LABEL: ("uint8", (len(self.label),))}
+
+    def open(self, replies: Mapping[int, Parcel], guard: float) -> dict[int, Parcel]:
+        """Put the mean model in the place of each client's covered update.
+
+        Parameters
+        ----------
+        replies : mapping of int to Parcel
+            Of all members.
+        guard : float
+            ``robust.guard``; of single clients nobody can tell.
+
+        Raises
+        ------
+        RunFailedError
+            Pads did not cancel, or the mean is out of all proportion.
+        """
+        about = f"round {self.server_round}"
+        others = [c for c, p in replies.items() if bytes(p.arrays[LABEL]) != self.label]
+        if others:
+            raise RunFailedError(
+                f"{about}: clients {shortened(others)} covered their updates for"
+                " another sum than the server asked for (members, keys, model or"
+                " run config differ), so the sum is noise; all ends must run the same"
+                " version of fedgraph_flwr. Resume the run"
+            )
+        size = len(next(iter(replies.values())).arrays[MASKED])
+        summed = np.zeros(size, np.uint64)
+        for parcel in replies.values():
+            summed += parcel.arrays[MASKED].astype(np.uint64, copy=False)
+        mean = decode(summed, len(self.sum_of.members), self.sum_of.total)
+        if mean is None:
+            raise RunFailedError(
+                f"{about}: the sum of {len(replies)} clients does not count"
+                f" {len(replies)} clients of weight {self.sum_of.total}: pads did not"
+                " cancel, though all labels agree. A key or the software of one client"
+                " is wrong; nobody can tell whose. Resume the run"
+            )
+        arrays = with_prefix(SHARED, self._moved(mean))
+        given = with_prefix(SHARED, self.received)
+        if self.sends_updates:
+            arrays = with_prefix(DELTA, unflatten(mean, self.received))
+            given = {}
+        if guard and (found := out_of_proportion({0: arrays}, given, guard)):
+            raise RunFailedError(
+                f"{about}, the mean of all, which shows no single client: {found[0]}"
+            )
+        return {c: replace(p, arrays=arrays) for c, p in replies.items()}
+
+    def _moved(self, mean: FloatArray) -> NamedArrays:
+        """Add a mean update to what was sent."""
+        exact: NamedArrays = {n: a.astype(np.float64) for n, a in self.received.items()}
+        moved, model = unflatten(flatten(exact) + mean, exact), NamedArrays()
+        for name, like in self.received.items():
+            is_float = like.dtype.kind == "f"  # the others are counters
+            new = moved[name] if is_float else np.rint(moved[name])
+            model[name] = new.astype(like.dtype)
+        return model
+
+
+def choose_members(
+    told: Mapping[int, tuple[int, ...]], server_round: int, needed: int
+) -> tuple[int, ...]:
+    """Say of whom a round's sum is, after some have trained.
+
+    Two sets with a client in common cannot both be completed in one round, so that a
+    round that is repeated has the set that it had: the largest that can be.
+
+    Parameters
+    ----------
+    told : mapping of int to tuple of int
+        By client that has trained: for whom it has handed in already; () for nobody.
+    needed : int
+        How many clients a new set needs.
+
+    Raises
+    ------
+    RunFailedError
+        No set can be completed.
+    """
+    whole = {t for t in told.values() if t and all(told.get(c) in (t, ()) for c in t)}
+    if whole:
+        return min(whole, key=lambda t: (-len(t), t))
+    new = tuple(sorted(c for c, t in told.items() if not t))
+    if len(new) >= needed:
+        return new
+    handed = sorted(c for c, t in told.items() if t)
+    raise RunFailedError(
+        f"round {server_round}: {len(new)} clients can hand in, a sum needs {needed};"
+        f" clients {shortened(handed)} have handed in this round with others, who are"
+        " missing. Resume the run when they are back"
+        if handed
+        else f"round {server_round}: {len(new)} clients have trained, a sum needs"
+        f" {needed} (min-fit-replies, secure-aggregation.least); mend the others and"
+        " resume the run"
+    )

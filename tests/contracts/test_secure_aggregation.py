@@ -1,0 +1,485 @@
+"""Servers that lie, clients that err: what sums of updates do not let through."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import combinations
+
+import numpy as np
+import pytest
+import toys
+from flwr.app import ConfigRecord
+from matrix import one_per_strategy
+
+from clients.handed_in import HandedIn
+from clients.sealing import KeyRing, fingerprint, read_site_key, site_key_file
+from clients.site_database import site_database
+from fedgraph_flwr import client_app
+from fedgraph_flwr.core.audit_log import FILE, AuditLog
+from fedgraph_flwr.core.errors import ConfigError, RunFailedError, WireError
+from fedgraph_flwr.core.secure_aggregation import KEYS, MASKED, MEMBERS, TOTAL
+from fedgraph_flwr.core.wire import pack, unpack
+from simulations import contract
+from simulations.tiny_runs import Lab
+from strategies.gcfl import even_cut
+from strategies.sums import choose_members
+
+ON = {
+    "secure-aggregation.on": True,
+    "num-clients": 4,
+    "num-server-rounds": 2,
+    "shared-group": "all",
+}
+SPLITS = {
+    "gcfl.min-round": 2,
+    "gcfl.seq-length": 2,
+    "gcfl.mean-norm-threshold": 99.0,
+    "gcfl.max-norm-threshold": 0.0,
+}
+VICTIM = 1
+PERSONAL = (
+    *("centralized", "fedgkd", "fedgta", "fedpub", "local", "self-weight"),
+    "spreadgnn",
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def graphs(toy_data):
+    return toy_data
+
+
+def sites(root, *, peers=True, hosted=("0", "1", "2", "3"), **policy):
+    """Node-configs of sites, each with the fingerprints of all others."""
+    where = {int(c): root / name for name in hosted for c in name.split(",")}
+    found = {}
+    for c, folder in where.items():
+        key = read_site_key(site_key_file(folder, c)).public_key().public_bytes_raw()
+        found[c] = fingerprint(key.hex() + "00" * 96)
+    named = {"peers": ",".join(f"{c}:{f}" for c, f in found.items())} if peers else {}
+    return [
+        {
+            "clients": name,
+            "state-dir": str(root / name),
+            **toys.policy(root, **policy),
+            **named,
+        }
+        for name in hosted
+    ]
+
+
+def audit(folder):
+    return AuditLog(folder / FILE).records()
+
+
+def lie(monkeypatch, change, *, server_round=1, to=VICTIM):
+    """Let the server change the header of a round's message to one client."""
+
+    def before(_, message):
+        facts = message.content.get(f"{to}/facts", {})
+        if MEMBERS in facts and toys.round_of(message) == server_round:
+            told = {int(c): key for c, key in json.loads(facts[KEYS]).items()}
+            told, total, *members = change(told, facts[TOTAL])
+            message.content[f"{to}/facts"] = ConfigRecord(
+                {
+                    **facts,
+                    MEMBERS: " ".join(map(str, members or sorted(told))),
+                    KEYS: json.dumps(told),
+                    TOTAL: total,
+                }
+            )
+
+    toys.on_delivery(monkeypatch, before=before)
+
+
+def thief(tmp_path, client, experiment="another"):
+    """Keys of nobody that the site knows."""
+    folder = tmp_path / "thief" / experiment / f"client-{client}"
+    return KeyRing(folder, client_id=client).public_key
+
+
+def without(*gone):
+    return lambda keys, total: ({c: k for c, k in keys.items() if c not in gone}, total)
+
+
+def with_key(client, key):
+    return lambda keys, total: ({**keys, client: key(keys)}, total)
+
+
+# What the server changes in one message, and the words of the client that refuses.
+LIES = {
+    "a run's key that its site did not sign": (
+        lambda t: with_key(2, lambda keys: keys[2][:64] + thief(t, 2)[64:]),
+        "key that client 2 .* is not signed by the site",
+    ),
+    "its own key is another": (
+        lambda t: with_key(VICTIM, lambda _: thief(t, VICTIM)),
+        "its own key is another, or two clients have one",
+    ),
+    "one key for two": (
+        lambda _: with_key(2, lambda keys: keys[3]),
+        "its own key is another, or two clients have one",
+    ),
+    "a sum of two": (lambda _: without(2, 3), r"sum of clients \(0, 1\): refused"),
+    "a sum without it": (lambda _: without(VICTIM), r"\(0, 2, 3\): refused"),
+    "a sum of some": (
+        lambda _: lambda keys, total: (keys, total, 0, 1, 2),
+        r"sum of clients \(0, 1, 2\): refused",
+    ),
+    "no members": (
+        lambda _: lambda *_: ({}, 1),
+        "does not say whose sum it asks for",
+    ),
+    "a weight of all that is too small": (
+        lambda _: lambda keys, _: (keys, 1),
+        "all clients weigh 1 together, this one alone",
+    ),
+    "another weight of all": (
+        lambda _: lambda keys, total: (keys, 2 * total),
+        r"clients \[1\] covered their updates for another sum",
+    ),
+}
+
+
+@one_per_strategy(toys.CASES)
+def test_sums_make_the_models_that_means_make(lab, method):
+    """Or the method is refused, with what its server needs beside sums."""
+    words = contract.adds_up_unseen(lab, method) or ""
+    is_refused = method.split()[0] in ("gcfl", *PERSONAL)
+    assert words.startswith("refused") == is_refused
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_client_that_is_lied_to_shows_nothing(run, monkeypatch, tmp_path, name):
+    change, words = LIES[name]
+    lie(monkeypatch, change(tmp_path))
+    with pytest.raises(RunFailedError, match=words):
+        run("fedavg graph-classification", nodes=4, **ON)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda _: without(3), "public key of client 3 changed: .* hands out none"),
+        (lambda t: with_key(2, lambda _: thief(t, 2)), "client 2 .* is not signed"),
+    ],
+)
+def test_a_later_round_has_the_clients_and_keys_of_the_first(
+    run, monkeypatch, tmp_path, change, words
+):
+    lie(monkeypatch, change(tmp_path), server_round=2)
+    with pytest.raises(RunFailedError, match=words):
+        run("fedavg graph-classification", nodes=4, **ON)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: with_key(2, lambda _: thief(t, 2)), "client 2 has fingerprint"),
+        (
+            lambda t: with_key(9, lambda _: thief(t, 9)),
+            "client 9 has fingerprint .* expected none by",
+        ),
+    ],
+)
+def test_sites_that_compared_fingerprints_take_no_other_key(
+    run, monkeypatch, tmp_path, caplog, change, words
+):
+    """Nor do they take clients that a server invents."""
+    nodes = sites(tmp_path, secure_aggregation="required")
+    lie(monkeypatch, change(tmp_path))
+    with (
+        caplog.at_level("ERROR", logger="flwr"),
+        pytest.raises(RunFailedError, match="WireError: see"),
+    ):
+        run("fedavg graph-classification", node_configs=nodes, **ON)
+    assert re.search(words, caplog.text)
+
+
+def test_one_client_with_another_model_makes_noise(run, monkeypatch):
+    """Pasquini et al. 2022: models that leave one client's update alone in the sum."""
+
+    def other(_, message):
+        if toys.round_of(message) != 1:
+            return
+        parcels, header = unpack(message.content)
+        if VICTIM in parcels:
+            name = f"{VICTIM}/arrays"
+            arrays = {n: a + a.dtype.type(1) for n, a in parcels[VICTIM].arrays.items()}
+            victim = {VICTIM: type(parcels[VICTIM])(arrays=arrays)}
+            message.content[name] = pack(victim, header)[name]
+
+    toys.on_delivery(monkeypatch, before=other)
+    with pytest.raises(RunFailedError, match=r"clients \[1\] covered .* another sum"):
+        run("fedavg graph-classification", nodes=4, **ON)
+
+
+def test_a_vector_that_is_not_the_clients_spoils_the_sum_by_no_name(run, monkeypatch):
+    def spoil(message, reply):
+        name = f"{VICTIM}/arrays"
+        if toys.round_of(message) == 1 and name in reply.content:
+            parcels, header = unpack(reply.content)
+            arrays = dict(parcels[VICTIM].arrays)
+            arrays[MASKED] = np.arange(len(arrays[MASKED]), dtype=np.uint64)
+            parcel = type(parcels[VICTIM])(arrays=arrays)
+            reply.content[name] = pack({VICTIM: parcel}, header)[name]
+
+    toys.on_delivery(monkeypatch, after=spoil)
+    with pytest.raises(RunFailedError, match=r"pads did not cancel.* nobody can tell"):
+        run("fedavg graph-classification", nodes=4, **ON)
+
+
+def test_a_site_that_hosts_all_but_one_does_not_ask_for_its_update(run, tmp_path):
+    nodes = sites(tmp_path, peers=False, hosted=("0,1,2", "3"))
+    with pytest.raises(RunFailedError, match="WireError: see"):
+        run("fedavg graph-classification", node_configs=nodes, **ON)
+
+
+def test_a_run_again_without_one_client_needs_another_seed(run, tmp_path):
+    """Two sums from one model differ by the update of the client that is missing."""
+    nodes = sites(tmp_path, peers=False)
+    run("fedavg graph-classification", node_configs=nodes, **ON)
+    with pytest.raises(RunFailedError, match="WireError: see"):
+        run(
+            "fedavg graph-classification",
+            node_configs=nodes,
+            **ON,
+            **{"held-out-clients": "3"},
+        )
+    again = {**ON, "held-out-clients": "3", "seed": 11}
+    run("fedavg graph-classification", node_configs=nodes, **again)
+
+
+DROP = {**ON, "min-fit-replies": 0.5, "num-server-rounds": 3}
+
+
+def test_who_fails_in_training_is_not_in_the_sum(run, monkeypatch):
+    """The mean is of those who have trained, as without pads."""
+    toys.fail_when(monkeypatch, lambda client, number: (client, number) == (1, 2))
+    found = run("fedavg graph-classification", nodes=4, **DROP)
+    plain = {**DROP, "secure-aggregation.on": False}
+    expected = run("fedavg graph-classification", nodes=4, **plain)
+    assert [f["client"] for f in found.summary["failures"]] == [1]
+    for name, values in expected.models["global"].items():
+        mine = found.models["global"][name]
+        np.testing.assert_allclose(mine, values, rtol=1e-3, atol=1e-4)
+
+
+def test_without_a_failure_handing_in_later_gives_the_same_bytes(run):
+    at_once, later = (
+        run("fedavg graph-classification", **{**DROP, "min-fit-replies": share})
+        for share in (1, 0.5)
+    )
+    assert at_once.sha == later.sha
+
+
+def test_who_is_lost_in_the_hand_in_is_waited_for(run, monkeypatch, tmp_path):
+    """A run that is resumed repeats the round with the same clients and bytes."""
+    places = {f"{k}-dir": str(tmp_path / k) for k in ("state", "results")}
+    whole = run("fedavg graph-classification", nodes=4, **DROP)
+    bound = client_app.bound_to
+    lost = []
+
+    def fails(kind, context, resolved, header):
+        if header["server-round"] == 2 and "1" in str(context.node_config) and not lost:
+            lost.append(context.node_id)
+            raise OSError("gone")
+        return bound(kind, context, resolved, header)
+
+    monkeypatch.setattr(client_app, "bound_to", fails)
+    words = "handed nothing in within secure-aggregation.hand-in-timeout-s = 300"
+    with pytest.raises(RunFailedError, match=words):
+        run("fedavg graph-classification", nodes=4, **DROP, **places)
+    (path,) = (tmp_path / "results").iterdir()
+    again = {**DROP, **places, "resume": str(path)}
+    toys.fail_when(monkeypatch, lambda client, number: (client, number) == (3, 2))
+    with pytest.raises(RunFailedError, match="handed in this round with others"):
+        run("fedavg graph-classification", nodes=4, **again)
+    monkeypatch.undo()
+    found = run("fedavg graph-classification", nodes=4, **again)
+    assert found.sha == whole.sha
+
+
+@pytest.mark.parametrize("share", [1, 0.5])
+def test_a_killed_run_goes_on_to_the_same_bytes(toy_data, tmp_path, share):
+    settings = {**DROP, "min-fit-replies": share, "num-clients": 3}
+    settings.pop("num-server-rounds")
+    contract.resumes_after_a_kill(Lab(tmp_path, settings), "fedavg")
+
+
+@pytest.mark.parametrize(
+    ("told", "members"),
+    [
+        ({0: (), 1: (), 3: ()}, (0, 1, 3)),
+        ({0: (0, 1, 2), 1: (), 2: (), 3: ()}, (0, 1, 2)),
+        ({0: (0, 1, 2), 1: (), 3: (), 4: ()}, (1, 3, 4)),
+        ({0: (0, 1), 1: (0, 1), 2: (2, 3, 4), 3: (), 4: ()}, (2, 3, 4)),
+        ({0: (0, 1, 2), 1: (1, 2, 3), 2: (), 3: ()}, (1, 2, 3)),
+        ({0: (0, 1, 2), 1: (1, 2, 3), 2: (0, 1, 2), 3: ()}, None),
+    ],
+)
+def test_a_round_that_is_repeated_has_the_set_that_it_had(told, members):
+    if members:
+        assert choose_members(told, 1, 3) == members
+        return
+    with pytest.raises(RunFailedError, match="handed in this round with others"):
+        choose_members(told, 1, 3)
+
+
+def test_a_client_hands_in_once(tmp_path):
+    """Another vector under one label, or one round for another set, is refused."""
+    first = {
+        "experiment": "e",
+        "client": 0,
+        "server_round": 1,
+        "members": (0, 1, 2),
+        "label": b"l",
+        "received": "r",
+        "vector": "v",
+    }
+    site = site_database(tmp_path)
+
+    def remember(**changes):
+        with site.transaction() as db:
+            HandedIn(**{**first, **changes}).remember(db, over_runs=True)
+
+    for changes in ({}, {}, {"label": b"m"}, {"client": 1, "vector": "w"}):
+        remember(**changes)  # the same again, of a resumed run, of another client
+    for changes, words in (
+        ({"vector": "w"}, "another update of round 1 under the same pads"),
+        ({"members": (0, 1, 3), "received": "s"}, "two sums of one round"),
+        ({"experiment": "f", "members": (0, 1, 3)}, "two sums of one model"),
+    ):
+        with pytest.raises(WireError, match=words):
+            remember(**changes)
+
+
+@pytest.mark.parametrize(
+    ("policy", "peers", "on", "words"),
+    [
+        ({"secure_aggregation": "required"}, True, False, "secure-aggregation"),
+        ({"secure_aggregation": "first-seen"}, True, False, "secure-aggregation"),
+        ({"secure_aggregation": "required"}, False, True, "secure-aggregation"),
+        ({"least_in_sum": 5}, True, True, "least-in-sum"),
+    ],
+)
+def test_a_site_may_ask_for_more(run, tmp_path, policy, peers, on, words):
+    nodes = sites(tmp_path, peers=peers, **policy)
+    with pytest.raises(RunFailedError, match=rf"PolicyError \({words}\): see"):
+        run(
+            "fedavg graph-classification",
+            node_configs=nodes,
+            **{**ON, "secure-aggregation.on": on},
+        )
+
+
+def test_sites_that_require_sums_send_nothing_else(run, monkeypatch, tmp_path):
+    """And the weights are those of a simulation, on any number of nodes."""
+    seen = []
+
+    def look(message, reply):
+        parcels = unpack(reply.content)[0]
+        seen.extend(
+            name for p in parcels.values() for name in (*p.arrays, *p.evaluation)
+        )
+
+    toys.on_delivery(monkeypatch, after=look)
+    nodes = sites(tmp_path, secure_aggregation="required", least_in_sum=4)
+    found = run("fedavg graph-classification", node_configs=nodes, **ON)
+    assert set(seen) == {MASKED, "mask-label"}
+    assert found.summary["secure_aggregation"]["compared_by"] == [0, 1, 2, 3]
+    lines = [r["sum_of"] for r in audit(tmp_path / "2") if r.get("sum_of")]
+    assert [line["members"] for line in lines] == [[0, 1, 2, 3]] * 2
+    assert {line["keys"] for line in lines} == {"fingerprints"}
+    for count in (1, 3):
+        assert run("fedavg graph-classification", nodes=count, **ON).sha == found.sha
+
+
+def test_what_is_sent_tells_nothing_alone(run, monkeypatch):
+    """Sums of fewer than all are uniform, though all updates are small."""
+    vectors = {}
+
+    def look(message, reply):
+        if toys.round_of(message) == 1:
+            for c, parcel in unpack(reply.content)[0].items():
+                vectors[c] = parcel.arrays[MASKED]
+
+    toys.on_delivery(monkeypatch, after=look)
+    run("fedavg graph-classification", nodes=4, **ON)
+    whole = sum(vectors.values())
+    assert np.abs(whole.view(np.int64)).max() < 2**45
+    for few in ((0,), (1, 2), (0, 2, 3)):
+        part = sum(vectors[c] for c in few)
+        bits = np.unpackbits(part.view(np.uint8)).reshape(-1, 64).mean(axis=0)
+        assert np.abs(bits - 0.5).max() < 5 * 0.5 / len(part) ** 0.5
+
+
+def test_sums_of_clusters(run, monkeypatch):
+    """Clusters split by norms that clients tell; none gets fewer than ``least``."""
+    sets, config = [], {**ON, **SPLITS, "num-clients": 9, "num-server-rounds": 6}
+
+    def before(_, message):
+        for client, parcel in unpack(message.content)[0].items():
+            if members := parcel.facts.get(MEMBERS):
+                sets.append((toys.round_of(message), str(client), members))
+
+    toys.on_delivery(monkeypatch, before=before)
+    found = run("gcfl+", nodes=3, **config)
+    last = [*map(tuple, found.summary["clusters"])]
+    assert len(last) > 1
+    assert min(map(len, last)) >= 3
+    for number, client, members in sets:
+        assert client in members.split()
+        same = {m for r, c, m in sets if r == number and c in members.split()}
+        assert same == {members}
+    assert run("gcfl+", nodes=1, **config).sha == found.sha
+
+
+@pytest.mark.parametrize("n", [6, 9, 17])
+def test_even_cuts_by_all_cuts(n):
+    rng = np.random.default_rng(n)
+    for _ in range(5 if n < 17 else 1):
+        ties = rng.random((n, n))
+        ties = ties + ties.T
+        np.fill_diagonal(ties, 0)
+        sides = even_cut(ties, 3)
+        assert sorted(sides[0] + sides[1]) == [*range(n)]
+        assert min(map(len, sides)) >= 3
+        assert sides[0][0] == 0
+
+        def weight(rows, ties=ties):
+            rest = [j for j in range(len(ties)) if j not in rows]
+            return ties[np.ix_(list(rows), rest)].sum()
+
+        best = min(
+            weight(rows)
+            for size in range(3, n // 2 + 1)
+            for rows in combinations(range(n), size)
+        )
+        # Beyond 16 rows it is found by moving single ones.
+        assert weight(sides[0]) <= best * (1 + 1e-9 if n <= 16 else 1.05)
+
+
+REFUSED = {
+    "gcfl graph-classification": "it compares directions of updates",
+    "local graph-classification": "its server does not average models",
+    "self-weight graph-classification": "each client has an average of its own",
+    "centralized graph-classification": "it weighs clients by itself",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        *(({"method": m.split()[0]}, w) for m, w in REFUSED.items()),
+        ({"client-fraction": 0.5}, "client-fraction is 0.5"),
+        ({"min-fit-replies": 0.5, "checkpoint-every": 2}, "checkpoint-every is 2"),
+        ({"robust.rule": "median"}, "robust.rule 'median' compares updates"),
+        ({"method": "gcfl+", "min-fit-replies": 0.5}, "left with too few"),
+        ({"num-clients": 2}, "2 clients train, and a sum is of 3"),
+    ],
+)
+def test_what_does_not_go_with_sums_is_refused(settings, words):
+    config = {**ON, "method": "fedavg", **settings}
+    with pytest.raises(ConfigError, match=words):
+        toys.resolved(config.pop("method"), **config)
