@@ -154,7 +154,7 @@ def check_privacy(
         raise ConfigError(
             f"{' and '.join(used)} protect different things, and their epsilons do not"
             " add up; set all but one of them to 0, or privacy.both to true to have"
-            " them reported side by side"
+            " both, reported side by side"
         )
     if privacy.graph_clip > 0:
         _check_graphs(privacy, settings, is_per_graph=is_per_graph)
@@ -214,7 +214,7 @@ def _check_graphs(
         raise ConfigError(
             f"{clip} needs a loss that is a mean over graphs, each by itself, which"
             f" method {settings.method!r} has not on dataset {settings.dataset!r}; set"
-            " it to 0, or take fedavg, fedprox, gcfl or moon on data of many graphs"
+            " it to 0, or take another method, e.g. fedavg, on data of many graphs"
         )
     if settings.class_weights != "none":
         raise ConfigError(
