@@ -362,7 +362,7 @@ class Ledger:
         q : float
             Probability with which a step takes a training graph.
         epsilon_of : callable
-            As :func:`clients.privacy.per_graph.epsilon_of`.
+            As :func:`clients.privacy.gaussian.epsilon_of_steps`.
         release : str
             Name of the round, by its content. One that was counted is not counted
             again.

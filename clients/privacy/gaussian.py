@@ -35,6 +35,7 @@ from .stream import Noise
 
 Array = NDArray[np.generic]
 SENSITIVITY = 2.0  # in units of C, for replacing all of a client's data
+_INTERVAL = 1e-3  # of privacy loss; epsilon is rounded up, by 1e-4 of it or less
 _LEAST = 1e-6  # noise in units of the sensitivity: epsilon 5e11
 
 
@@ -166,6 +167,38 @@ def _compose(counts: tuple[tuple[float, int], ...], delta: float) -> float:
 
     with np.errstate(all="ignore"):  # of steps of its search
         return float(get_epsilon_gaussian(together, delta))
+
+
+def epsilon_of_steps(steps: Mapping[tuple[float, float], int], delta: float) -> float:
+    """Epsilon of one training graph by all these noisy steps.
+
+    Parameters
+    ----------
+    steps : mapping of (float, float) to int
+        How many steps took each graph with probability q, under noise of sigma C.
+
+    Source
+    ------
+    Privacy loss distributions, as dp_accounting has them, adding or removing a graph.
+    """
+    return _compose_steps(tuple(sorted(steps.items())), delta)
+
+
+@lru_cache(maxsize=1024)  # composing takes a tenth of a second, or more
+def _compose_steps(
+    steps: tuple[tuple[tuple[float, float], int], ...], delta: float
+) -> float:
+    # here, because it takes a second to import, which other runs need not pay
+    import dp_accounting as dp
+    from dp_accounting.pld import PLDAccountant
+
+    account = PLDAccountant(value_discretization_interval=_INTERVAL)
+    for (q, sigma), times in steps:
+        step: dp.DpEvent = dp.GaussianDpEvent(sigma)
+        if q < 1:
+            step = dp.PoissonSampledDpEvent(q, step)
+        account.compose(step, times)
+    return float(account.get_epsilon(delta))
 
 
 def _doubled(array: Array) -> Array:

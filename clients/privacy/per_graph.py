@@ -19,15 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fedgraph_flwr.core.errors import ConfigError
-
-_INTERVAL = 1e-3  # of privacy loss; epsilon is rounded up, by 1e-4 of it or less
 
 
 class Rows(NamedTuple):
@@ -142,36 +139,6 @@ def one_by_one(
             for parameter, g in zip(parameters, grads, strict=True):
                 total[parameter] += g * scale
     return total
-
-
-def epsilon_of_steps(steps: Mapping[tuple[float, float], int], delta: float) -> float:
-    """Epsilon of one training graph by all these noisy steps.
-
-    Parameters
-    ----------
-    steps : mapping of (float, float) to int
-        How many steps took each graph with probability q, under noise of sigma C.
-
-    Source
-    ------
-    Privacy loss distributions, as dp_accounting has them, adding or removing a graph.
-    """
-    return _compose(tuple(sorted(steps.items())), delta)
-
-
-@lru_cache(maxsize=1024)  # composing takes a tenth of a second, or more
-def _compose(steps: tuple[tuple[tuple[float, float], int], ...], delta: float) -> float:
-    # here, because it takes a second to import, which other runs need not pay
-    import dp_accounting as dp
-    from dp_accounting.pld import PLDAccountant
-
-    account = PLDAccountant(value_discretization_interval=_INTERVAL)
-    for (q, sigma), times in steps:
-        step: dp.DpEvent = dp.GaussianDpEvent(sigma)
-        if q < 1:
-            step = dp.PoissonSampledDpEvent(q, step)
-        account.compose(step, times)
-    return float(account.get_epsilon(delta))
 
 
 Draw = Callable[[tuple[int, ...]], Any]  # standard normal numbers of a shape

@@ -26,10 +26,14 @@ from fedgraph_flwr.core.privacy_settings import (
 )
 
 from .accounts import ROUNDING, Budgets, Ledger
-from .gaussian import epsilon_of, privatise_update, release_name
+from .gaussian import (
+    epsilon_of,
+    epsilon_of_steps,
+    privatise_update,
+    release_name,
+)
 from .laplace import GraphAdjacency, Triangles
 from .noisy_views import NoisyViews, site_secret
-from .per_graph import epsilon_of_steps
 from .stream import Noise, noise_stream
 
 

@@ -154,7 +154,7 @@ def check_privacy(
         raise ConfigError(
             f"{' and '.join(used)} protect different things, and their epsilons do not"
             " add up; set all but one of them to 0, or privacy.both to true to have"
-            " them reported side by side"
+            " both, reported side by side"
         )
     if privacy.graph_clip > 0:
         _check_graphs(privacy, settings, is_per_graph=is_per_graph)

@@ -7,6 +7,7 @@ gradients. Whatever differs has gone around the noise.
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import toys
 from matrix import one_per_strategy
 
@@ -66,3 +67,12 @@ def test_kinds_of_noise_are_told_side_by_side(run):
     found = run("fedavg", **{**ON, **more, "privacy.edge-epsilon": 1.0}).summary
     says = found["privacy"]["says"]
     assert all(word in says for word in ("edges: ", "updates: ", "graphs: "))
+
+
+@pytest.mark.parametrize("method", ["gcfl+", "fedavg multi-task"])
+def test_a_resume_after_a_kill_has_the_same_bytes(lab, method, monkeypatch):
+    noise = {k: v for k, v in ON.items() if k != "num-server-rounds"}
+    monkeypatch.setattr(lab, "settings", {**lab.settings, **noise})
+    assert "graphs: " in lab.once(method).summary["privacy"]["says"]
+    contract.resumes_after_a_kill(lab, method)
+    contract.same_bytes_in_any_process(lab, method)

@@ -13,7 +13,8 @@ from oracles.per_graph import clipped, gradients
 from scipy import stats
 
 from clients.privacy import per_graph
-from clients.privacy.per_graph import clip_scale, epsilon_of_steps
+from clients.privacy.gaussian import epsilon_of, epsilon_of_steps
+from clients.privacy.per_graph import clip_scale
 from clients.privacy.stream import noise_stream
 from fedgraph_flwr.core.errors import ConfigError, PrivacyBudgetError
 
@@ -201,8 +202,6 @@ def test_a_sites_policy_counts_all_runs_and_clients(tmp_path):
 
 
 def test_epsilon_is_that_of_the_gaussian_if_all_are_drawn():
-    from clients.privacy.gaussian import epsilon_of
-
     # Replacing there is twice adding here.
     assert epsilon_of_steps({(1.0, 2.0): 50}, 1e-5) == pytest.approx(
         epsilon_of({4.0: 50}, 1e-5), rel=2e-4
