@@ -352,6 +352,10 @@ def _train_one_round(
     config = {**resolved.to_config(), "dry-run": True}
     kept = ("cache-dir", POLICY, PLUGINS)
     own, note = {key: str(node[key]) for key in kept if key in node}, ""
+    if resolved.secagg.on:  # of one client there is no sum
+        config["secure-aggregation.on"] = False
+        own.pop(POLICY, None)
+        note = ", without pads"
     if not resolved.method.strategy.TAKES_START:
         shared = RunSettings.config_fields()
         config = {k: v for k, v in config.items() if k in shared}

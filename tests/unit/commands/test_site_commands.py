@@ -415,6 +415,17 @@ def test_what_the_site_allows_is_tried_as_it_allows_it(
     assert check([*words, allowed], capsys)[1]["training"]["state"] == OK
 
 
+def test_a_round_of_one_site_has_no_pads(site, tmp_path, capsys):
+    policy = tmp_path / "policy.toml"
+    policy.write_text('secure-aggregation = "first-seen"')
+    node = f'clients="1" data-path="{site[0]}/data/site-1.csv" policy="{policy}"'
+    config = FEDAVG.replace("num-clients=2", "num-clients=4")
+    config += " secure-aggregation.on=true"
+    code, found = check(["--run-config", config, "--node-config", node], capsys)
+    assert code == 0, found
+    assert "s here, without pads" in found["training"]["found"]
+
+
 def test_an_unwritable_state_folder_is_a_problem(tmp_path, capsys):
     for place in ("relative", "/proc/fedgraph"):
         code, found = check(["--node-config", f'state-dir="{place}"'], capsys)
