@@ -218,11 +218,8 @@ def choose_members(
         return new
     handed = sorted(c for c, t in told.items() if t)
     raise RunFailedError(
-        f"round {server_round}: {len(new)} clients can hand in, a sum needs {needed};"
-        f" clients {shortened(handed)} have handed in this round with others, who are"
-        " missing. Resume the run when they are back"
-        if handed
-        else f"round {server_round}: {len(new)} clients have trained, a sum needs"
-        f" {needed} (min-fit-replies, secure-aggregation.least); mend the others and"
-        " resume the run"
+        f"round {server_round}: {len(new)} clients can hand in, a sum needs {needed}"
+        " (min-fit-replies, secure-aggregation.least); those who have handed in this"
+        f" round with others, who are missing: {shortened(handed)}. Resume the run when"
+        " all are back"
     )

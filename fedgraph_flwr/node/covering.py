@@ -168,10 +168,8 @@ class Cover:
             part in no sum without all clients, and there was one.
         """
         lives = Lives.from_text(self.run, header.get(EARLIER_RUNS, ""))
-        after, missed = (
-            int(came.facts.get(LAST_ROUND, 0)),
-            str(came.facts.get(MISSED, "")),
-        )
+        after = int(came.facts.get(LAST_ROUND, 0))
+        missed = str(came.facts.get(MISSED, ""))
         before, sent = (after, lives.run_of(after)), digest(came.arrays, came.facts)
         self._kept(header).note(db, client, sent, before, missed)
         trainers = self.resolved.settings.num_training
@@ -189,9 +187,8 @@ class Cover:
         WireError
             What is to be sent is no model of the tensors that came.
         """
-        received, trained = select(SHARED, came.arrays), select(SHARED, parcel.arrays)
-        if update := select(DELTA, parcel.arrays):
-            trained = update
+        received, update = select(SHARED, came.arrays), select(DELTA, parcel.arrays)
+        trained = update or select(SHARED, parcel.arrays)
         shapes = {n: a.shape for n, a in received.items()}
         is_model = {n: a.shape for n, a in trained.items()} == shapes
         if len(trained) < len(parcel.arrays) or not is_model:
@@ -244,17 +241,12 @@ class Cover:
                     part.handed.remember(db, over_runs=is_site(self.visit.node))
         how = known_by(self.visit.node)
         good = {c: part for c, part in parts.items() if not left[c].error}
-        for client, part in good.items():
-            handed = part.handed
-            self.visit.sums[client] = {
-                "members": list(handed.members),
-                "label": handed.label.hex()[:16],
-                "keys": how,
-            }
         padded: dict[int, NamedArrays] = {}
         for client, part in good.items():
             with self._naming(client, left):
                 padded[client] = part.padded()
+            members, label = list(part.handed.members), part.handed.label.hex()[:16]
+            self.visit.sums[client] = {"members": members, "label": label, "keys": how}
         return padded
 
     def _part(
