@@ -13,6 +13,7 @@ from matrix import one_per_strategy
 
 from fedgraph_flwr.core.errors import ConfigError
 from simulations import contract
+from simulations.tiny_runs import Lab
 
 ON = {
     "privacy.graph-clip": 0.5,
@@ -70,9 +71,9 @@ def test_kinds_of_noise_are_told_side_by_side(run):
 
 
 @pytest.mark.parametrize("method", ["gcfl+", "fedavg multi-task"])
-def test_a_resume_after_a_kill_has_the_same_bytes(lab, method, monkeypatch):
+def test_a_resume_after_a_kill_has_the_same_bytes(lab, method, tmp_path):
     noise = {k: v for k, v in ON.items() if k != "num-server-rounds"}
-    monkeypatch.setattr(lab, "settings", {**lab.settings, **noise})
+    lab = Lab(tmp_path, {**lab.settings, **noise})  # which keeps runs of its own
     assert "graphs: " in lab.once(method).summary["privacy"]["says"]
     contract.resumes_after_a_kill(lab, method)
     contract.same_bytes_in_any_process(lab, method)
