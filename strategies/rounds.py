@@ -235,8 +235,8 @@ class Round:
             members = choose_members(told, number, needed, may_repeat=is_first)
             late = "it has trained, and is in no sum of this round"
             self.report.failures |= dict.fromkeys(good.keys() - {*members}, late)
-            sent = next(iter(self._sent_to.values()))  # of all alike
-            self._begin_sums([members], dict.fromkeys(members, sent))
+            sent = dict.fromkeys(members, self._one_sent)  # all were sent the same
+            self._begin_sums([members], sent)
             handed = self._hand_in(grid)
             good = {c: replace(good[c], arrays=handed[c].arrays) for c in members}
         found: dict[int, Parcel] = {}

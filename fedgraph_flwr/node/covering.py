@@ -108,11 +108,13 @@ class Cover:
         made, own_header = unpack(reply)
         left = {c: replace(p, arrays={}, evaluation={}) for c, p in made.items()}
         updates: dict[int, Update] = {}
+        sent: dict[int, str] = {}
         if kind == MessageType.TRAIN:  # whatever becomes of it: states are kept
             with self._kept(header).noting() as db:
                 for client in (c for c, parcel in made.items() if not parcel.error):
+                    sent[client] = digest(came[client].arrays, came[client].facts)
                     with self._naming(client, left):
-                        self._note(db, client, came[client], header)
+                        self._note(db, client, sent[client], came[client].facts, header)
         for client, parcel in made.items():
             if left[client].error:
                 continue
@@ -122,7 +124,9 @@ class Cover:
                 elif parcel.arrays and kind != MessageType.TRAIN:
                     raise WireError("arrays that are no update: no pad covers them")
                 elif parcel.arrays:
-                    updates[client] = self._update(parcel, came[client])
+                    updates[client] = self._update(
+                        parcel, came[client].arrays, sent[client]
+                    )
                     left[client] = self._with_norm(left[client], updates[client])
         if kind == MessageType.EVALUATE:
             self._kept(header).clear(made)
@@ -156,7 +160,8 @@ class Cover:
         self,
         db: sqlite3.Connection,
         client: int,
-        came: Parcel,
+        sent: str,
+        facts: Mapping[str, Scalar],
         header: Mapping[str, Scalar],
     ) -> None:
         """Note what a client has trained from, and what others have without it.
@@ -168,9 +173,9 @@ class Cover:
             part in no sum without all clients, and there was one.
         """
         lives = Lives.from_text(self.run, header.get(EARLIER_RUNS, ""))
-        after = int(came.facts.get(LAST_ROUND, 0))
-        missed = str(came.facts.get(MISSED, ""))
-        before, sent = (after, lives.run_of(after)), digest(came.arrays, came.facts)
+        after = int(facts.get(LAST_ROUND, 0))
+        missed = str(facts.get(MISSED, ""))
+        before = after, lives.run_of(after)
         self._kept(header).note(db, client, sent, before, missed)
         trainers = self.resolved.settings.num_training
         if missed and self.visit.policy.least_in_sum >= trainers:
@@ -179,7 +184,7 @@ class Cover:
                 f" and there were some without client {client}; ask its operator"
             )
 
-    def _update(self, parcel: Parcel, came: Parcel) -> Update:
+    def _update(self, parcel: Parcel, came: NamedArrays, sent: str) -> Update:
         """Read a client's update from its reply, with the client's own weight.
 
         Raises
@@ -187,7 +192,7 @@ class Cover:
         WireError
             What is to be sent is no model of the tensors that came.
         """
-        received, update = select(SHARED, came.arrays), select(DELTA, parcel.arrays)
+        received, update = select(SHARED, came), select(DELTA, parcel.arrays)
         trained = update or select(SHARED, parcel.arrays)
         shapes = {n: a.shape for n, a in received.items()}
         is_model = {n: a.shape for n, a in trained.items()} == shapes
@@ -205,7 +210,7 @@ class Cover:
             numbers -= flatten(received)
         return Update(
             weight=1 if is_even else int(parcel.metrics[NUM_EXAMPLES]),
-            received=digest(came.arrays, came.facts),
+            received=sent,
             numbers=numbers,
         )
 

@@ -22,6 +22,7 @@ from ..core.config import Settings
 from ..core.data import GraphPartition, GraphSet
 from ..core.errors import ConfigError, FedGraphError, PolicyError, unknown_name
 from ..core.plugins import is_plugin, split
+from ..core.privacy_settings import PrivacySettings
 from ..core.rules import Rule, choice, flag, integer, number, read_toml, setting, shown
 from ..registry import METHODS
 from ..resolve import Resolved, resolve
@@ -125,32 +126,8 @@ class Policy(Settings):
                 "secure-aggregation",
                 "set secure-aggregation.on to true in the run config",
             )
-        if self.needs_clip and not 0 < privacy.update_clip <= self.update_clip_max:
-            raise _forbidden(
-                f"updates with privacy.update-clip {privacy.update_clip:g}, where 0"
-                " sends them as they are",
-                "update-clip-max",
-                f"set it to a number > 0 and <= {self.update_clip_max:g}",
-            )
-        if self.needs_clip and privacy.update_noise < self.update_noise_min:
-            raise _forbidden(
-                f"updates with privacy.update-noise {privacy.update_noise:g}",
-                "update-noise-min",
-                f"set it to at least {self.update_noise_min:g}",
-            )
-        if self.graph_clip_max and not 0 < privacy.graph_clip <= self.graph_clip_max:
-            raise _forbidden(
-                f"training with privacy.graph-clip {privacy.graph_clip:g}, where 0"
-                " trains without noise",
-                "graph-clip-max",
-                f"set it to a number > 0 and <= {self.graph_clip_max:g}",
-            )
-        if self.graph_clip_max and privacy.graph_noise < self.graph_noise_min:
-            raise _forbidden(
-                f"training with privacy.graph-noise {privacy.graph_noise:g}",
-                "graph-noise-min",
-                f"set it to at least {self.graph_noise_min:g}",
-            )
+        self._check_noise(privacy, "update", "updates", "sends them as they are")
+        self._check_noise(privacy, "graph", "training", "trains without noise")
         if self.edge_epsilon_max and not resolved.method.task.takes_edge_noise:
             raise _forbidden(
                 f"dataset {resolved.settings.dataset!r}, as no noise covers edges of"
@@ -196,6 +173,29 @@ class Policy(Settings):
                 " many there are of each class",
                 "scores",
                 'set partition to "files" or "iid"',
+            )
+
+    def _check_noise(
+        self, privacy: PrivacySettings, kind: str, what: str, bare: str
+    ) -> None:
+        """Refuse a kind of noise that is less than this site asks for.
+
+        ``bare`` says what a run does that has none.
+        """
+        clip, noise = (getattr(privacy, f"{kind}_{k}") for k in ("clip", "noise"))
+        most = getattr(self, f"{kind}_clip_max")
+        least = getattr(self, f"{kind}_noise_min")
+        if most and not 0 < clip <= most:
+            raise _forbidden(
+                f"{what} with privacy.{kind}-clip {clip:g}, where 0 {bare}",
+                f"{kind}-clip-max",
+                f"set it to a number > 0 and <= {most:g}",
+            )
+        if most and noise < least:
+            raise _forbidden(
+                f"{what} with privacy.{kind}-noise {noise:g}",
+                f"{kind}-noise-min",
+                f"set it to at least {least:g}",
             )
 
     def check_data(self, resolved: Resolved, partition: GraphPartition) -> None:

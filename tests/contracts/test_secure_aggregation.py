@@ -201,19 +201,24 @@ def test_sites_that_compared_fingerprints_take_no_other_key(
     assert re.search(words, caplog.text)
 
 
+def sends_the_victim(change):
+    """Let the victim alone get another model in round 1."""
+
+    def other(_, message):
+        parcels, header = unpack(message.content)
+        if toys.round_of(message) == 1 and VICTIM in parcels:
+            arrays = {n: change(a) for n, a in parcels[VICTIM].arrays.items()}
+            victim = {VICTIM: replace(parcels[VICTIM], arrays=arrays)}
+            name = f"{VICTIM}/arrays"
+            message.content[name] = pack(victim, header)[name]
+
+    return other
+
+
 def test_one_client_with_another_model_makes_noise(run, monkeypatch):
     """Pasquini et al. 2022: models that leave one client's update alone in the sum."""
 
-    def other(_, message):
-        if toys.round_of(message) != 1:
-            return
-        parcels, header = unpack(message.content)
-        if VICTIM in parcels:
-            name = f"{VICTIM}/arrays"
-            arrays = {n: a + a.dtype.type(1) for n, a in parcels[VICTIM].arrays.items()}
-            victim = {VICTIM: type(parcels[VICTIM])(arrays=arrays)}
-            message.content[name] = pack(victim, header)[name]
-
+    other = sends_the_victim(lambda a: a + a.dtype.type(1))
     toys.on_delivery(monkeypatch, before=other)
     with pytest.raises(RunFailedError, match=r"clients \[1\] covered .* another sum"):
         run("fedavg graph-classification", nodes=4, **ON)
@@ -362,14 +367,7 @@ def test_a_server_that_lied_in_an_earlier_round_gets_noise(run, monkeypatch):
         model = {SHARED + n: a for n, a in self.received.items()}
         return {c: replace(p, arrays=model) for c, p in replies.items()}
 
-    def other(_, message):
-        parcels, header = unpack(message.content)
-        if toys.round_of(message) == 1 and VICTIM in parcels:
-            arrays = {n: a * 2 for n, a in parcels[VICTIM].arrays.items()}
-            victim = {VICTIM: replace(parcels[VICTIM], arrays=arrays)}
-            name = f"{VICTIM}/arrays"
-            message.content[name] = pack(victim, header)[name]
-
+    other = sends_the_victim(lambda a: a * 2)
     monkeypatch.setattr(RoundSum, "open", forgive)
     toys.on_delivery(monkeypatch, before=other)
     with pytest.raises(RunFailedError, match=r"round 2: clients \[1\] covered"):
