@@ -126,6 +126,8 @@ class Job(Generic[P]):
     trusted : mapping of int to str, optional
         Fingerprints of other clients' keys, by client, that the operator confirmed;
         None if the operator wrote down none.
+    is_summed : bool
+        The server sees sums of updates alone.
     """
 
     settings: RunSettings
@@ -139,6 +141,7 @@ class Job(Generic[P]):
     may_restart: bool = False
     pooled: Callable[[], ClientData] | None = None
     trusted: Mapping[int, str] | None = None
+    is_summed: bool = False
 
     @property
     def privacy(self) -> PrivacySettings:

@@ -104,6 +104,7 @@ class Resolved:
             store=store,
             site=site,
             device=device,
+            is_summed=self.secagg.on,
         )
 
     def spec(self, **widths: int) -> ModelSpec[Any]:

@@ -48,10 +48,7 @@ SPLITS = {
     "gcfl.max-norm-threshold": 0.0,
 }
 VICTIM = 1
-PERSONAL = (
-    *("centralized", "fedgkd", "fedgta", "fedpub", "local", "self-weight"),
-    "spreadgnn",
-)
+PERSONAL = ("centralized", "fedgkd", "fedgta", "fedpub", "local", "spreadgnn")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -152,6 +149,18 @@ def test_sums_make_the_models_that_means_make(lab, method):
     words = contract.adds_up_unseen(lab, method) or ""
     is_refused = method.split()[0] in ("gcfl", *PERSONAL)
     assert words.startswith("refused") == is_refused
+
+
+def test_clients_that_mix_the_mean_have_the_models_that_a_server_mixes(run):
+    config = {**ON, "num-server-rounds": 3, "min-fit-replies": 0.5}
+    on, off = (
+        run("self-weight", nodes=3, **{**config, "secure-aggregation.on": is_on})
+        for is_on in (True, False)
+    )
+    assert [*on.models] == ["mean"]
+    assert on.values("loss", "accuracy") == pytest.approx(
+        off.values("loss", "accuracy"), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", LIES)
@@ -310,11 +319,13 @@ def test_who_is_lost_in_the_hand_in_is_waited_for(run, monkeypatch, tmp_path):
     assert found.sha == whole.sha
 
 
-@pytest.mark.parametrize("share", [1, 0.5])
-def test_a_killed_run_goes_on_to_the_same_bytes(toy_data, tmp_path, share):
+@pytest.mark.parametrize(
+    ("method", "share"), [("fedavg", 1), ("fedavg", 0.5), ("self-weight", 0.5)]
+)
+def test_a_killed_run_goes_on_to_the_same_bytes(toy_data, tmp_path, method, share):
     settings = {**DROP, "min-fit-replies": share, "num-clients": 3}
     settings.pop("num-server-rounds")
-    contract.resumes_after_a_kill(Lab(tmp_path, settings), "fedavg")
+    contract.resumes_after_a_kill(Lab(tmp_path, settings), method)
 
 
 @pytest.mark.parametrize(
@@ -556,7 +567,7 @@ def test_even_cuts_by_all_cuts(n):
 REFUSED = {
     "gcfl graph-classification": "it compares directions of updates",
     "local graph-classification": "its server does not average models",
-    "self-weight graph-classification": "each client has an average of its own",
+    "fedpub graph-classification": "each client has an average of its own",
     "centralized graph-classification": "it weighs clients by itself",
 }
 
@@ -567,6 +578,7 @@ REFUSED = {
         *(({"method": m.split()[0]}, w) for m, w in REFUSED.items()),
         ({"client-fraction": 0.5}, "client-fraction is 0.5"),
         ({"min-fit-replies": 0.5, "checkpoint-every": 2}, "checkpoint-every is 2"),
+        ({"method": "self-weight", "weighting": "samples"}, "of equal weights"),
         ({"robust.rule": "median"}, "robust.rule 'median' compares updates"),
         ({"method": "gcfl+", "min-fit-replies": 0.5}, "left with too few"),
         ({"attack.kind": "sign", "attack.clients": "0"}, "models that it sees"),
