@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.core.errors import WireError
-from fedgraph_flwr.core.secure_aggregation import follow
+from fedgraph_flwr.core.secure_aggregation import Vector, follow
 from fedgraph_flwr.core.words import shortened
 
 from .site_database import site_database
 from .store import states_of
 
-_KEPT = """CREATE TABLE IF NOT EXISTS updates (
-    client INTEGER, round INTEGER, run TEXT, weight INTEGER NOT NULL,
-    received TEXT NOT NULL, numbers BLOB NOT NULL, PRIMARY KEY (client, round, run))"""
+_KEPT = """CREATE TABLE IF NOT EXISTS vectors (
+    client INTEGER, round INTEGER, run TEXT, received TEXT NOT NULL,
+    vector BLOB NOT NULL, PRIMARY KEY (client, round, run))"""
 _HISTORIES = """CREATE TABLE IF NOT EXISTS histories (
     client INTEGER, round INTEGER, run TEXT, received TEXT NOT NULL,
     history TEXT NOT NULL, PRIMARY KEY (client, round, run))"""
@@ -121,14 +121,13 @@ class HandedIn:
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """A client's update before pads: its weight, and numbers by name as one vector.
+    """A client's part of a sum before pads.
 
-    ``received``: SHA-256 of what it trained from.
+    ``received``: SHA-256 of what it trained from, or measured.
     """
 
-    weight: int
     received: str
-    numbers: NDArray[np.float64]
+    vector: Vector
 
 
 @dataclass(frozen=True)
@@ -204,7 +203,7 @@ class KeptUpdates:
         """Delete what clients have kept, after the last round."""
         with states_of(self.root, self.experiment).transaction() as db:
             db.execute(_KEPT)
-            db.executemany("DELETE FROM updates WHERE client = ?", zip(clients))
+            db.executemany("DELETE FROM vectors WHERE client = ?", zip(clients))
 
     def write(self, updates: Mapping[int, Update]) -> dict[int, NDArray[np.int64]]:
         """Keep updates, drop those of earlier rounds; say for whom they were handed in.
@@ -217,14 +216,13 @@ class KeptUpdates:
             db.execute(_KEPT)
             for client, update in updates.items():
                 db.execute(
-                    "DELETE FROM updates WHERE client = ? AND round < ?",
+                    "DELETE FROM vectors WHERE client = ? AND round < ?",
                     (client, number),
                 )
-                row = (client, number, str(self.run), update.weight, update.received)
-                blob = update.numbers.tobytes()
+                row = (client, number, str(self.run), update.received)
                 db.execute(
-                    "INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?, ?, ?)",
-                    (*row, blob),
+                    "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?, ?)",
+                    (*row, update.vector.tobytes()),
                 )
         with site_database(self.root).transaction() as db:
             db.execute(_TABLE)
@@ -247,8 +245,8 @@ class KeptUpdates:
             It has kept nothing.
         """
         rows = states_of(self.root, self.experiment).rows(
-            "SELECT weight, received, numbers FROM updates WHERE client = ? AND round"
-            " = ? AND run = ?",
+            "SELECT received, vector FROM vectors WHERE client = ? AND round = ? AND"
+            " run = ?",
             *(client, self.server_round, str(self.run)),
         )
         if not rows:
@@ -257,6 +255,5 @@ class KeptUpdates:
                 f" {self.server_round}, in which it has not trained; both ends must run"
                 " the same version of fedgraph_flwr"
             )
-        ((weight, received, blob),) = rows
-        numbers = np.frombuffer(blob, np.float64)
-        return Update(weight=weight, received=received, numbers=numbers)
+        ((received, blob),) = rows
+        return Update(received=received, vector=np.frombuffer(blob, np.uint64).copy())

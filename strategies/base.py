@@ -213,6 +213,7 @@ class AbstractGraphStrategy(Paper, Strategy):
         parcels = self.round.collect(replies)
         self.client_hashes = {c: str(p.facts[WEIGHTS_HASH]) for c, p in parcels.items()}
         self.round.require(parcels)
+        self.round.enter_last_scores(parcels)
         self.report.is_closing = True
         return None
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import WARNING
 
+import numpy as np
 from flwr.app import Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -15,11 +16,19 @@ from fedgraph_flwr.core.attack_settings import APART, HOSTILE
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.privacy_settings import METRIC as PRIVACY
-from fedgraph_flwr.core.secure_aggregation import HAND_IN, HANDED, may_drop_out
+from fedgraph_flwr.core.secure_aggregation import (
+    HAND_IN,
+    HANDED,
+    decode_scores,
+    may_drop_out,
+    summed_scores,
+)
 from fedgraph_flwr.core.seeding import numpy_rng
+from fedgraph_flwr.core.tasks import POOLED
 from fedgraph_flwr.core.wire import (
     COMPUTE_S,
     EARLIER_RUNS,
+    EVAL,
     EXPERIMENT,
     FRESH_START,
     KEEP_FROM,
@@ -29,6 +38,7 @@ from fedgraph_flwr.core.wire import (
     NamedArrays,
     Parcel,
     Scalar,
+    count_key,
     flatten,
     pack,
     record_sizes,
@@ -123,10 +133,18 @@ class Round:
                 f" {shortened(lacking)}; add them, and let client-fraction choose who"
                 " trains"
             )
+        hosts = strategy.directory.hosts(grid, self.asked)
+        self._addressed = {c for members in hosts.values() for c in members}
         if is_training and strategy.secagg.on:
-            self.is_summed = any(strategy.uplink(number, c) for c in self.asked)
+            self.is_summed = strategy.secagg.scores == "sum" or any(
+                strategy.uplink(number, c) for c in self.asked
+            )
             if self.is_summed and not may_drop_out(strategy.settings):
                 self._begin_sums(strategy.sums(), outgoing)
+        elif self.phase is Phase.CLOSING and strategy.secagg.scores == "sum":
+            there = [[c for c in s if c in self._addressed] for s in strategy.sums()]
+            enough = [s for s in there if len(s) >= strategy.secagg.least]
+            self._begin_sums(enough, outgoing)
         parcels = {
             c: Parcel(
                 arrays=outgoing[c],
@@ -137,7 +155,6 @@ class Round:
         }
         count = len(parcels) if strategy.hostile or strategy.robust.is_on else 1
         self._sent_to = {c: p.arrays for c, p in [*parcels.items()][:count]}
-        hosts = strategy.directory.hosts(grid, parcels)
         header: dict[str, Scalar] = {
             SERVER_ROUND: number,
             EXPERIMENT: strategy.experiment,
@@ -152,7 +169,6 @@ class Round:
         order = sorted(contents, key=lambda n: (-strategy.load(hosts[n]), hosts[n]))
         for node in sorted(contents, key=lambda n: hosts[n]):
             self._enter("down", contents[node])
-        self._addressed = {c for members in hosts.values() for c in members}
         self._sent = [Message(contents[n], n, _TYPES[self.phase]) for n in order]
         return self._sent
 
@@ -239,13 +255,43 @@ class Round:
             self._begin_sums([members], sent)
             handed = self._hand_in(grid)
             good = {c: replace(good[c], arrays=handed[c].arrays) for c in members}
-        found: dict[int, Parcel] = {}
-        every = {id(one): one for one in self.sums.values()}.values()
-        for one in every:
-            of_sum = {c: good[c] for c in one.sum_of.members}
-            found |= one.open(of_sum, strategy.robust.guard)
-        remember(strategy, every)
+        found = self._open(good)
+        remember(strategy, self._every_sum())
         return dict(sorted(found.items()))
+
+    def enter_last_scores(self, good: Mapping[int, Parcel]) -> None:
+        """Enter the sum of the closing evaluation, unless a client of it is lost."""
+        if self._strategy.secagg.scores == "each":
+            return
+        if lost := [c for c in self.asked if c not in self.sums or c not in good]:
+            log(
+                WARNING,
+                "the last model has no scores: clients %s did not answer, and without"
+                " them the sum cannot be opened",
+                shortened(lost),
+            )
+            return
+        self._open(good)
+
+    def _every_sum(self) -> Collection[RoundSum]:
+        return {id(one): one for one in self.sums.values()}.values()
+
+    def _open(self, good: Mapping[int, Parcel]) -> dict[int, Parcel]:
+        """Open all sums; enter scores as those of all clients together."""
+        strategy, found = self._strategy, dict[int, Parcel]()
+        names = summed_scores(strategy.secagg, strategy.settings)
+        totals = np.zeros(2 * len(names))
+        for one in self._every_sum():
+            of_sum = {c: good[c] for c in one.sum_of.members}
+            parcels, scores = one.open(of_sum, strategy.robust.guard)
+            found |= parcels
+            totals += scores
+        for name, (mean, count) in decode_scores(names, totals).items():
+            split = name.removeprefix(EVAL).partition("/")[0]
+            metrics = {name: mean, count_key(split): count}
+            number = self.report.server_round
+            self.report.evaluations += read_evaluations(number, POOLED, metrics)
+        return found
 
     def _begin_sums(
         self, sets: Iterable[Sequence[int]], sent: Mapping[int, NamedArrays]

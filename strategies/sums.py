@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedgraph_flwr.core.errors import RunFailedError
+from fedgraph_flwr.core.fields import Phase
 from fedgraph_flwr.core.secure_aggregation import (
     LABEL,
     MASK_KEY,
@@ -20,6 +21,7 @@ from fedgraph_flwr.core.secure_aggregation import (
     decode,
     digest,
     follow,
+    summed_scores,
 )
 from fedgraph_flwr.core.wire import (
     CLASS_WEIGHTS,
@@ -53,6 +55,8 @@ class RoundSum:
         As they make it, if they were told the same.
     sends_updates : bool
         The strategy steps on updates, and not on models.
+    scores : tuple of str
+        Whose sums are in the vector beside the update.
     """
 
     server_round: int
@@ -63,6 +67,7 @@ class RoundSum:
     received: NamedArrays
     label: bytes
     sends_updates: bool
+    scores: tuple[str, ...]
 
     @classmethod
     def of(
@@ -81,7 +86,9 @@ class RoundSum:
         came = digest(sent, {CLASS_WEIGHTS: strategy.class_weights})
         before, missed = strategy.histories.get(members[0], ("", ()))
         history = follow(before, [*missed, came])
-        received, kind = select(SHARED, sent), strategy.uplink(server_round, members[0])
+        is_closing = strategy.phase is Phase.CLOSING  # of scores alone
+        kind = {} if is_closing else strategy.uplink(server_round, members[0])
+        received = select(SHARED, sent) if kind else {}
         label = sum_of.label(
             experiment=strategy.experiment,
             run=strategy.lives.run,
@@ -92,22 +99,31 @@ class RoundSum:
         return cls(
             server_round=server_round,
             sum_of=sum_of,
-            total=int(sum(strategy.weight(c) for c in members)),
+            total=int(sum(strategy.weight(c) if kind else 1 for c in members)),
             came=came,
             history=history,
             received=received,
             label=label,
             sends_updates=all(name.startswith(DELTA) for name in kind),
+            scores=summed_scores(strategy.secagg, strategy.settings),
         )
 
     @property
     def layout(self) -> Layout:
         """Arrays of each reply."""
-        size = sum(a.size for a in self.received.values())
-        return {MASKED: ("uint64", (size + 2,)), LABEL: ("uint8", (len(self.label),))}
+        size = self._size + 2 * len(self.scores) + 2
+        return {MASKED: ("uint64", (size,)), LABEL: ("uint8", (len(self.label),))}
 
-    def open(self, replies: Mapping[int, Parcel], guard: float) -> dict[int, Parcel]:
+    @property
+    def _size(self) -> int:
+        return sum(a.size for a in self.received.values())
+
+    def open(
+        self, replies: Mapping[int, Parcel], guard: float
+    ) -> tuple[dict[int, Parcel], FloatArray]:
         """Put the mean model in the place of each client's covered update.
+
+        Also returns sums of scores, for :func:`decode_scores`.
 
         Parameters
         ----------
@@ -134,24 +150,26 @@ class RoundSum:
         summed = np.zeros(size, np.uint64)
         for parcel in replies.values():
             summed += parcel.arrays[MASKED].astype(np.uint64, copy=False)
-        mean = decode(summed, len(self.sum_of.members), self.total)
-        if mean is None:
+        opened = decode(summed, len(self.sum_of.members), self.total, self._size)
+        if opened is None:
             raise RunFailedError(
                 f"{about}: the sum of {len(replies)} clients does not count"
                 f" {len(replies)} clients of weight {self.total}: pads did not"
                 " cancel, though all labels agree. A key or the software of one client"
                 " is wrong; nobody can tell whose. Resume the run"
             )
-        arrays = with_prefix(SHARED, self._moved(mean))
-        given = with_prefix(SHARED, self.received)
-        if self.sends_updates:
+        mean, scores = opened
+        arrays, given = NamedArrays(), NamedArrays()
+        if self.received and self.sends_updates:
             arrays = with_prefix(DELTA, unflatten(mean, self.received))
-            given = {}
+        elif self.received:
+            arrays = with_prefix(SHARED, self._moved(mean))
+            given = with_prefix(SHARED, self.received)
         if guard and (found := out_of_proportion({0: arrays}, given, guard)):
             raise RunFailedError(
                 f"{about}, the mean of all, which shows no single client: {found[0]}"
             )
-        return {c: replace(p, arrays=arrays) for c, p in replies.items()}
+        return {c: replace(p, arrays=arrays) for c, p in replies.items()}, scores
 
     def _moved(self, mean: FloatArray) -> NamedArrays:
         """Add a mean update to what was sent."""

@@ -24,8 +24,17 @@ from numpy.typing import NDArray
 from .config import RunSettings, Settings
 from .errors import ConfigError, WireError
 from .fields import Field
-from .rules import flag, integer, number
-from .wire import CLASS_WEIGHTS, NamedArrays, Scalar
+from .rules import choice, flag, integer, number
+from .tasks import TASKS
+from .wire import (
+    CLASS_WEIGHTS,
+    EVAL,
+    TRAIN_LOSS,
+    NamedArrays,
+    Scalar,
+    count_key,
+    evaluation_key,
+)
 from .words import shortened
 
 MASK_KEY = "mask-key"  # told at roll call,
@@ -41,6 +50,8 @@ KEY_PATTERN = "[0-9a-f]{256}"  # of what a client tells
 _FRACTION_BITS = 30
 _MOST = 2.0**24  # of weight times a number: then no sum of 256 wraps
 _MOST_MEMBERS = 256  # each pair of them has a pad
+_SCORE_BITS = 20
+_MOST_SCORES = 2.0**33  # of count times a score: then no sum of 256 wraps
 _VERSION = 1  # of what a label is made of
 _IDS = re.compile(r"[0-9]{1,9}( [0-9]{1,9})*")
 Vector = NDArray[np.uint64]
@@ -57,6 +68,9 @@ class SecureAggregation(Settings):
     sum."""
     least: int = integer(3, 2, _MOST_MEMBERS)
     """Fewest clients in a sum. Of two, each learns the other's update."""
+    scores: str = choice("each", "each", "sum")
+    """`sum`: scores and losses leave in sums alone, and the run has their means over
+    all items."""
     hand_in_timeout_s: float = number(300.0, 0, low_open=True)
     """With `min-fit-replies` below 1: seconds in which all who trained must hand in."""
 
@@ -76,11 +90,24 @@ def check_sums(
     sends : collection of Field
         What clients send beside their models.
     """
-    if not sums.on:
+    if not sums.on and sums.scores == "each":
         return
     count = settings.num_clients - len(settings.never_train)
     beside = sorted({f.what for f in sends})
     problem = ""
+    single = {
+        "class-weights": settings.class_weights == "federation",
+        "evaluate-on": settings.evaluate_on == "all",
+        "held-out-clients": bool(settings.held_out_clients),
+    }
+    if sums.scores == "sum" and (not sums.on or any(single.values())):
+        key = next((k for k, tells in single.items() if tells), "")
+        told = f"{key} tells of single clients; leave {key} out of the run config"
+        raise ConfigError(
+            "secure-aggregation.scores is 'sum', but "
+            + (told if key else "secure-aggregation.on is false; set it to true")
+            + ", or set secure-aggregation.scores to 'each'"
+        )
     if why_not:
         problem = (
             f"the server of method {settings.method!r} needs more than sums: {why_not};"
@@ -125,6 +152,8 @@ def describe_sums(
         f" and none of them; sites compared fingerprints of keys for {len(compared)} of"
         f" {len(known_by)} clients, and believed keys when first seen for the others"
     )
+    if sums.scores == "sum":
+        says += "; scores are means over the items of all, none is of a single client"
     facts = {"members": sorted(known_by), "compared_by": compared}
     return {"secure_aggregation": {"says": says, **facts}}
 
@@ -132,6 +161,44 @@ def describe_sums(
 def may_drop_out(settings: RunSettings) -> bool:
     """Whether clients train first and hand in when it is known who has trained."""
     return settings.min_fit_replies < 1
+
+
+def summed_scores(sums: SecureAggregation, settings: RunSettings) -> tuple[str, ...]:
+    """Names of the scores whose sums are in a vector, whichever of them are due."""
+    if sums.scores == "each":
+        return ()
+    found = {TRAIN_LOSS: None}
+    for task in (t for t in TASKS if t.key == settings.task):
+        for split in task.splits:
+            for point in ("post_aggregation", "post_training"):
+                for metric in ("loss", task.metric, *task.also):
+                    found[evaluation_key(split, point, metric)] = None
+    return tuple(found)
+
+
+def encode_scores(
+    names: Iterable[str], metrics: Mapping[str, int | float]
+) -> NDArray[np.float64]:
+    """Make two rows of each score: count times score, in 2^-20, and the count.
+
+    Both are 0 of a score that is not there, or is no number.
+    """
+    found = []
+    for name in names:
+        score = float(metrics.get(name, np.nan))
+        count = metrics.get(count_key(name.removeprefix(EVAL).partition("/")[0]), 0)
+        known = count * np.isfinite(score)
+        total = np.clip(known * np.nan_to_num(score), -_MOST_SCORES, _MOST_SCORES)
+        found += [np.rint(total * 2.0**_SCORE_BITS), known]
+    return np.array(found, np.float64)
+
+
+def decode_scores(
+    names: Iterable[str], summed: NDArray[np.float64]
+) -> dict[str, tuple[float, int]]:
+    """Read mean scores and their counts from a sum, of those that somebody has."""
+    rows = zip(names, summed.reshape(-1, 2), strict=True)
+    return {n: (t / 2.0**_SCORE_BITS / k, int(k)) for n, (t, k) in rows if k > 0}
 
 
 @dataclass(frozen=True)
@@ -228,7 +295,9 @@ def digest(arrays: NamedArrays, facts: Mapping[str, Scalar]) -> str:
     return found.hexdigest()
 
 
-def encode(update: NDArray[np.float64], weight: int) -> Vector:
+def encode(
+    update: NDArray[np.float64], weight: int, scores: NDArray[np.float64]
+) -> Vector:
     """Write a client's part of a mean as integers modulo 2^64; last, what to check by.
 
     No number of the server's is in it: sums of one update on several grids would show
@@ -239,12 +308,14 @@ def encode(update: NDArray[np.float64], weight: int) -> Vector:
     update : array, shape (size,)
     weight : int
         The client's own.
+    scores : array
+        Of :func:`encode_scores`.
 
     Returns
     -------
-    array, shape (size + 2,)
-        rint(update * weight * 2^30), the weight, and 1. A mean is wrong by 2^-31 at
-        most.
+    array, shape (size + len(scores) + 2,)
+        rint(update * weight * 2^30), scores, the weight, and 1. A mean is wrong by
+        2^-31 at most.
 
     Raises
     ------
@@ -259,15 +330,19 @@ def encode(update: NDArray[np.float64], weight: int) -> Vector:
             ' client\'s data, or set weighting to "uniform"'
         )
     share = np.rint(update * (weight * 2.0**_FRACTION_BITS))
-    return np.append(share.astype(np.int64), [weight, 1]).view(np.uint64)
+    numbers = np.concatenate([share, scores, [weight, 1]])
+    return numbers.astype(np.int64).view(np.uint64)
 
 
-def decode(summed: Vector, members: int, total: int) -> NDArray[np.float64] | None:
-    """Read the mean of updates from a sum; None if pads did not cancel.
+def decode(
+    summed: Vector, members: int, total: int, size: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Read a mean of updates, and sums of scores; None if pads did not cancel.
 
     Then the last two numbers are not those of the members and their weights.
     """
     signed = summed.view(np.int64)
     if [int(n) for n in signed[-2:]] != [total, members]:
         return None
-    return signed[:-2] / (max(total, 1) * 2.0**_FRACTION_BITS)
+    mean = signed[:size] / (max(total, 1) * 2.0**_FRACTION_BITS)
+    return mean, signed[size:-2].astype(np.float64)

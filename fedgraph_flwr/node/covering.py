@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from flwr.app import MessageType, RecordDict
+from numpy.typing import NDArray
 
 from clients.handed_in import HandedIn, KeptUpdates, Update
 from clients.sealing import KeyRing
@@ -23,16 +24,21 @@ from ..core.secure_aggregation import (
     HANDED,
     LABEL,
     MASKED,
+    MEMBERS,
     MISSED,
     UPDATE_NORM,
     SumOf,
     Vector,
     digest,
     encode,
+    encode_scores,
     may_drop_out,
+    summed_scores,
 )
 from ..core.wire import (
+    COUNT,
     EARLIER_RUNS,
+    EVAL,
     EXPERIMENT,
     LAST_ROUND,
     NUM_EXAMPLES,
@@ -51,6 +57,13 @@ from ..methods.fedavg import DELTA, SHARED
 from ..resolve import Resolved
 from .gate import Visit, failure
 from .node_config import is_site, known_by, trusted_peers
+
+
+def _without_scores(parcel: Parcel) -> Parcel:
+    kept = parcel.metrics.items()
+    return replace(
+        parcel, metrics={k: v for k, v in kept if not k.startswith((EVAL, COUNT))}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +120,19 @@ class Cover:
         came, header = unpack(asked)
         made, own_header = unpack(reply)
         left = {c: replace(p, arrays={}, evaluation={}) for c, p in made.items()}
+        names = summed_scores(self.resolved.secagg, self.resolved.settings)
+        if names:
+            left = {c: _without_scores(p) for c, p in left.items()}
         updates: dict[int, Update] = {}
         sent: dict[int, str] = {}
-        if kind == MessageType.TRAIN:  # whatever becomes of it: states are kept
+        good = [c for c, parcel in made.items() if not parcel.error]
+        is_closing = kind == MessageType.EVALUATE
+        if is_closing:  # in sums only if the server asks for one
+            good = [c for c in good if names and MEMBERS in came[c].facts]
+            header = {**header, SERVER_ROUND: -int(header[SERVER_ROUND])}
+        if is_closing or kind == MessageType.TRAIN:  # whatever comes: states are kept
             with self._kept(header).noting() as db:
-                for client in (c for c, parcel in made.items() if not parcel.error):
+                for client in good:
                     sent[client] = digest(came[client].arrays, came[client].facts)
                     with self._naming(client, left):
                         self._note(db, client, sent[client], came[client].facts, header)
@@ -123,12 +144,14 @@ class Cover:
                     updates[client] = self._kept(header).read(client)
                 elif parcel.arrays and kind != MessageType.TRAIN:
                     raise WireError("arrays that are no update: no pad covers them")
-                elif parcel.arrays:
-                    updates[client] = self._update(
-                        parcel, came[client].arrays, sent[client]
+                elif parcel.arrays or (names and client in good):
+                    weight, numbers = self._update(parcel, came[client].arrays)
+                    scores = encode_scores(names, parcel.metrics)
+                    updates[client] = Update(
+                        received=sent[client], vector=encode(numbers, weight, scores)
                     )
-                    left[client] = self._with_norm(left[client], updates[client])
-        if kind == MessageType.EVALUATE:
+                    left[client] = self._with_norm(left[client], numbers)
+        if is_closing:
             self._kept(header).clear(made)
         if kind == MessageType.TRAIN and may_drop_out(self.resolved.settings):
             found = self._kept(header).write(updates)
@@ -184,8 +207,10 @@ class Cover:
                 f" and there were some without client {client}; ask its operator"
             )
 
-    def _update(self, parcel: Parcel, came: NamedArrays, sent: str) -> Update:
-        """Read a client's update from its reply, with the client's own weight.
+    def _update(
+        self, parcel: Parcel, came: NamedArrays
+    ) -> tuple[int, NDArray[np.float64]]:
+        """Read a client's own weight, and its update, which may be of no tensor.
 
         Raises
         ------
@@ -196,7 +221,7 @@ class Cover:
         trained = update or select(SHARED, parcel.arrays)
         shapes = {n: a.shape for n, a in received.items()}
         is_model = {n: a.shape for n, a in trained.items()} == shapes
-        if len(trained) < len(parcel.arrays) or not is_model:
+        if parcel.arrays and (len(trained) < len(parcel.arrays) or not is_model):
             raise WireError(
                 f"{shortened(sorted(parcel.arrays))} are to be sent and"
                 f" {shortened(sorted(received))} came: pads cover the tensors of a"
@@ -206,17 +231,14 @@ class Cover:
         # Counted here: a server that chose weights could read single updates.
         is_even = self.resolved.settings.weighting == "uniform"
         numbers = flatten(trained)
-        if not update:
+        if parcel.arrays and not update:
             numbers -= flatten(received)
-        return Update(
-            weight=1 if is_even else int(parcel.metrics[NUM_EXAMPLES]),
-            received=sent,
-            numbers=numbers,
-        )
+        alike = is_even or not parcel.arrays
+        return 1 if alike else int(parcel.metrics[NUM_EXAMPLES]), numbers
 
-    def _with_norm(self, parcel: Parcel, update: Update) -> Parcel:
+    def _with_norm(self, parcel: Parcel, numbers: NDArray[np.float64]) -> Parcel:
         """Tell the norm of an update, if clusters are made by norms."""
-        if not self.resolved.params.CLUSTERS:
+        if not (self.resolved.params.CLUSTERS and len(numbers)):
             return parcel
         if not self.visit.policy.scores:
             raise PolicyError(
@@ -224,7 +246,7 @@ class Cover:
                 " clusters are made; take a method without clusters, or ask its"
                 " operator"
             )
-        norm = float(np.linalg.norm(update.numbers))
+        norm = float(np.linalg.norm(numbers))
         return replace(parcel, metrics={**parcel.metrics, UPDATE_NORM: norm})
 
     def _hand_in(
@@ -268,7 +290,7 @@ class Cover:
         WireError, PolicyError
             As the messages say; nothing of the client leaves.
         """
-        number, experiment = int(header[SERVER_ROUND]), str(header[EXPERIMENT])
+        number, experiment = abs(int(header[SERVER_ROUND])), str(header[EXPERIMENT])
         ring = KeyRing(self.root / experiment / f"client-{client}", client_id=client)
         self._check_members(client, sum_of, ring)
         label = sum_of.label(
@@ -278,7 +300,7 @@ class Cover:
             config_sha256=self.config_sha256,
             history=self._kept(header).history(client),
         )
-        vector = encode(update.numbers, update.weight)
+        vector = update.vector
         handed = HandedIn(
             experiment=experiment,
             client=client,

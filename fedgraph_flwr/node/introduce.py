@@ -227,7 +227,9 @@ def introduce(
     if resolved.secagg.on:
         ring = KeyRing(store.folder, client_id=store.client_id)
         facts = {**facts, MASK_KEY: ring.public_key, KNOWN_BY: known_by(node)}
-    is_hidden = resolved.privacy.hides_labels and is_own
+    is_summed = resolved.secagg.scores == "sum"
+    hides = is_summed or resolved.privacy.hides_labels
+    is_hidden = hides and is_own
     facts = {**facts, **tell_data(partition, tells_labels=not is_hidden)}
     facts |= tell_plugins(resolved.plugin)
     if is_private:  # edges that are left out are edges
@@ -249,12 +251,13 @@ def introduce(
         tasks["task-ids"] = json.dumps(partition.owned_tasks)
     weighs = settings.class_weights == "federation" and kind == "binary"
     is_classified = resolved.method.task.has_classes and not graphs.has_tasks
-    if policy.pooled_evaluation and not (graphs.has_tasks or resolved.privacy.is_on):
+    tells_none = graphs.has_tasks or resolved.privacy.is_on or is_summed
+    if policy.pooled_evaluation and not tells_none:
         known = graphs.y[graphs.y >= 0]
         counts = np.bincount(known, minlength=graphs.num_classes)
         by_class = _count(CLASS_COUNT, counts)
     # Scores tell about as much; noise on updates hides labels.
-    if weighs or (is_classified and not resolved.privacy.hides_labels):
+    if weighs or (is_classified and not hides):
         by_class |= _count(TRAIN_COUNT, training_counts(partition))
     return Parcel(
         metrics={

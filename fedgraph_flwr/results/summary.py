@@ -79,7 +79,7 @@ def summarise(
         "metric": so_far.task.metric,
         "larger_is_better": so_far.task.larger_is_better,
         "split": so_far.task.headline,
-        "rules": list(so_far.task.rules_for(s)),
+        "rules": _rules(resolved),
         "num_clients": s.num_clients,
         "rounds": so_far.last_round,
         "seed": s.seed,
@@ -135,6 +135,13 @@ def summarise(
     }
 
 
+def _rules(resolved: Resolved) -> list[str]:
+    """Rules of a run; snapshots of single clients are in no sum."""
+    is_summed = resolved.secagg.scores == "sum"
+    rules = resolved.method.task.rules_for(resolved.settings)
+    return [r for r in rules if not (is_summed and r == "best_snapshot")]
+
+
 def _scores(
     folder: RunFacts, strategy: AbstractGraphStrategy, *, is_complete: bool
 ) -> dict[str, Any]:
@@ -142,7 +149,9 @@ def _scores(
     so_far, task = folder.so_far, folder.so_far.task
     settings = folder.resolved.settings
     honest = settings.num_training - len(strategy.hostile)
-    expected = 1 if folder.resolved.task.pools else honest
+    resolved = folder.resolved
+    is_one = resolved.task.pools or resolved.secagg.scores == "sum"
+    expected = 1 if is_one else honest
     # A failed run has no closing evaluation: its last measured round is the one
     # before the last trained.
     last = so_far.last_round if is_complete else max(so_far.table(), default=0)
@@ -158,7 +167,7 @@ def _scores(
             by=by,
             score=score,
         )
-        for rule in task.rules_for(settings)
+        for rule in _rules(resolved)
     }
     for rule, row in by_rule.items():
         read_at = row.get("round", last if rule == "final" else None)

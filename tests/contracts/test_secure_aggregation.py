@@ -48,6 +48,7 @@ SPLITS = {
     "gcfl.max-norm-threshold": 0.0,
 }
 VICTIM = 1
+SUM = {"secure-aggregation.scores": "sum"}
 PERSONAL = ("centralized", "fedgkd", "fedgta", "fedpub", "local", "spreadgnn")
 
 
@@ -161,6 +162,65 @@ def test_clients_that_mix_the_mean_have_the_models_that_a_server_mixes(run):
     assert on.values("loss", "accuracy") == pytest.approx(
         off.values("loss", "accuracy"), abs=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "share", "more"),
+    [
+        ("fedavg graph-classification", 1, {"patience": 1, "min-rounds": 2}),
+        ("fedavg graph-classification", 0.5, {}),
+        ("fedavg multi-task", 1, {}),
+        ("adafgl", 1, {"num-clients": 3}),
+        ("gcfl+", 1, {}),
+    ],
+)
+def test_sums_of_scores_are_their_means_and_nothing_tells_of_one(
+    run, monkeypatch, tmp_path, method, share, more
+):
+    config = {**ON, **more, "num-server-rounds": 3, "min-fit-replies": share}
+    each = run(method, nodes=3, **config)
+    told = set()
+
+    def look(_, reply):
+        for parcel in unpack(reply.content)[0].values():
+            told.update({*parcel.metrics, *parcel.facts, *parcel.evaluation})
+
+    toys.on_delivery(monkeypatch, after=look)
+    places = {f"{k}-dir": str(tmp_path / k) for k in ("state", "results")}
+    found = run(method, nodes=3, **config, **places, **SUM)
+    assert not [n for n in told if n.startswith(("eval/", "count/", "train-count"))]
+    of = {}
+    for row in toys.csv_rows(each.path / "rounds.csv"):
+        key = tuple(row[k] for k in ("round", "split", "point", "metric"))
+        of.setdefault(key, []).append((float(row["value"]), int(row["num_examples"])))
+    rows = [
+        r for r in toys.csv_rows(found.path / "rounds.csv") if r["point"] != "update"
+    ]
+    assert {r["client"] for r in rows} == {"-1"}
+    # Of the rarest class, which nobody knows without counts of labels.
+    of_class = ("average-precision", "precision-at")
+    known = [r for r in rows if not r["metric"].startswith(of_class)]
+    for row in rows if "multi-task" in method else known:
+        values = of[tuple(row[k] for k in ("round", "split", "point", "metric"))]
+        count = sum(n for _, n in values)
+        mean = sum(v * n for v, n in values) / count
+        assert int(row["num_examples"]) == count
+        assert float(row["value"]) == pytest.approx(mean, abs=1e-5)
+    assert found.sha == each.sha
+    final = found.summary["final"]
+    assert [*final["per_client"]] == ["-1"]
+    assert final["protocol"] == each.summary["final"]["protocol"]
+
+
+def test_who_is_lost_in_the_last_evaluation_takes_its_scores_along(
+    run, monkeypatch, caplog
+):
+    toys.fail_when(monkeypatch, lambda c, n: (c, n) == (1, 4), step="assess")
+    with caplog.at_level("WARNING", logger="flwr"):
+        found = run("fedavg graph-classification", nodes=4, **DROP, **SUM)
+    assert found.summary["status"] == "completed"
+    assert found.summary["final"]["mean"] is None
+    assert "the last model has no scores: clients [1] did not" in caplog.text
 
 
 @pytest.mark.parametrize("name", LIES)
@@ -376,7 +436,8 @@ def test_a_server_that_lied_in_an_earlier_round_gets_noise(run, monkeypatch):
         if self.server_round > 1:
             return opened(self, replies, guard)
         model = {SHARED + n: a for n, a in self.received.items()}
-        return {c: replace(p, arrays=model) for c, p in replies.items()}
+        parcels = {c: replace(p, arrays=model) for c, p in replies.items()}
+        return parcels, np.zeros(0)
 
     other = sends_the_victim(lambda a: a * 2)
     monkeypatch.setattr(RoundSum, "open", forgive)
@@ -427,7 +488,7 @@ def test_a_task_that_few_clients_have_is_in_no_sum():
 def test_nothing_of_a_run_is_kept_for_a_hand_in(run, tmp_path):
     run("fedavg graph-classification", **DROP, **{"state-dir": str(tmp_path)})
     (path,) = tmp_path.glob("*/states.sqlite3")
-    assert sqlite3.connect(path).execute("SELECT * FROM updates").fetchall() == []
+    assert sqlite3.connect(path).execute("SELECT * FROM vectors").fetchall() == []
 
 
 def test_a_client_hands_in_once(tmp_path):
@@ -583,6 +644,10 @@ REFUSED = {
         ({"method": "gcfl+", "min-fit-replies": 0.5}, "left with too few"),
         ({"attack.kind": "sign", "attack.clients": "0"}, "models that it sees"),
         ({"num-clients": 2}, "2 clients train, and a sum is of 3"),
+        ({**SUM, "secure-aggregation.on": False}, "secure-aggregation.on is false"),
+        ({**SUM, "class-weights": "federation"}, "class-weights tells of single"),
+        ({**SUM, "evaluate-on": "all"}, "evaluate-on tells of single"),
+        ({**SUM, "held-out-clients": "3"}, "held-out-clients tells of single"),
     ],
 )
 def test_what_does_not_go_with_sums_is_refused(settings, words):
