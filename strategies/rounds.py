@@ -263,15 +263,16 @@ class Round:
         """Enter the sum of the closing evaluation, unless a client of it is lost."""
         if self._strategy.secagg.scores == "each":
             return
-        if lost := [c for c in self.asked if c not in self.sums or c not in good]:
-            log(
-                WARNING,
-                "the last model has no scores: clients %s did not answer, and without"
-                " them the sum cannot be opened",
-                shortened(lost),
-            )
+        if self.sums and self.sums.keys() <= good.keys():
+            self._open(good)
             return
-        self._open(good)
+        lost = [c for c in self.asked if c not in good]
+        log(
+            WARNING,
+            "the last model has no scores: clients %s did not answer, and without them"
+            " the sum cannot be opened",
+            shortened(lost),
+        )
 
     def _every_sum(self) -> Collection[RoundSum]:
         return {id(one): one for one in self.sums.values()}.values()
