@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -94,14 +94,15 @@ class NoisySteps:
                 batch, x=torch.nn.functional.one_hot(batch.x, width).float()
             )
         with recorded(client.model, batch.graph_of_node) as found:
-            loss = client.loss(batch, self._masks) * client.weight(batch)
+            loss = self._loss(batch)
         return by_book_keeping(loss, found, batch.num_graphs, clip)
 
     def _apart(self, positions: IntArray, clip: float) -> dict[Tensor, Tensor]:
-        return one_by_one(self._losses(positions), self._parameters, clip)
+        batch = self._client.data.graphs.batch
+        losses = (self._loss(batch(positions[[k]])) for k in range(len(positions)))
+        return one_by_one(losses, self._parameters, clip)
 
-    def _losses(self, positions: IntArray) -> Iterator[Tensor]:
+    def _loss(self, batch: Any) -> Tensor:
+        """Sum of the losses of graphs, each by itself."""
         client = self._client
-        for position in positions:
-            batch = client.data.graphs.batch(np.array([position]))
-            yield client.loss(batch, self._masks) * client.weight(batch)
+        return client.loss(batch, self._masks) * client.weight(batch)  # type: ignore[no-any-return]

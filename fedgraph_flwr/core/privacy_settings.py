@@ -10,7 +10,6 @@ sends (``clients.privacy.gaussian``), and of these alone. ``graph_clip`` and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -97,26 +96,6 @@ class PrivacySettings(Settings):
     def hides_labels(self) -> bool:
         """Whether labels of training items must not leave by another way."""
         return self.update_clip > 0 or self.graph_clip > 0
-
-    @property
-    def graph_budget(self) -> float:
-        """Largest epsilon of a training graph in a run; infinite if none is set."""
-        return self.graph_budget_max or math.inf
-
-    @property
-    def edge_budget(self) -> float:
-        """Largest total epsilon of a graph; infinite if none is set."""
-        return self.budget_max or math.inf
-
-    @property
-    def lifetime_budget(self) -> float:
-        """Largest total epsilon of a graph over all runs; infinite if none is set."""
-        return self.edge_budget if self.budget_scope == "lifetime" else math.inf
-
-    @property
-    def update_budget(self) -> float:
-        """Largest total epsilon of updates; infinite if none is set."""
-        return self.update_budget_max or math.inf
 
 
 def private_features(features: str, privacy: PrivacySettings) -> str:

@@ -13,6 +13,7 @@ from oracles.per_graph import clipped, gradients
 from scipy import stats
 
 from clients.privacy import per_graph
+from clients.privacy.accounts import Budgets
 from clients.privacy.gaussian import epsilon_of, epsilon_of_steps
 from clients.privacy.per_graph import clip_scale
 from clients.privacy.stream import noise_stream
@@ -204,7 +205,7 @@ def test_a_budget_stops_before_the_first_step(tmp_path):
 def test_a_sites_policy_counts_all_runs_and_clients(tmp_path):
     client = toys.begun(toys.make_client(tmp_path, **EVERYONE))
     most = epsilon_of_steps({(1.0, 1.5): 3}, 1e-5)
-    site = replace(client.job.site, graph_budget=most)
+    site = replace(client.job.site, limits=Budgets(site_graph=most))
     for experiment, number in (("a", 0), ("a", 1), ("b", 0)):
         folder = tmp_path / experiment / f"client-{number}"
         about = {"server_round": 1, "inputs": [], "q": 1.0, "times": 1}
