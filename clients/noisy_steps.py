@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,7 +78,7 @@ class NoisySteps:
             summed(positions, clip),
             scale=privacy.graph_noise * clip,
             expected=self._q * len(self._train),
-            normal=lambda shape: np.asarray(self._rng.normal(0.0, 1.0, shape)),
+            rng=self._rng,
         )
         if (penalty := client.penalty()).requires_grad:  # of weights alone
             penalty.backward()

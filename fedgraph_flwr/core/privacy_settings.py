@@ -135,8 +135,19 @@ def check_privacy(
             " add up; set all but one of them to 0, or privacy.both to true to have"
             " both, reported side by side"
         )
-    if privacy.graph_clip > 0:
-        _check_graphs(privacy, settings, is_per_graph=is_per_graph)
+    if privacy.graph_clip > 0 and not is_per_graph:
+        raise ConfigError(
+            "privacy.graph-clip needs a loss that is a mean over graphs, each by"
+            f" itself, which method {settings.method!r} has not on dataset"
+            f" {settings.dataset!r}; set it to 0, or take one that averages, e.g."
+            " fedavg, on data of many graphs"
+        )
+    if privacy.graph_clip > 0 and settings.class_weights != "none":
+        raise ConfigError(
+            "class-weights must be 'none' with privacy.graph-clip, got"
+            f" {settings.class_weights!r}: they are exact functions of training labels;"
+            " leave class-weights out of the run config"
+        )
     if privacy.edge_epsilon == 0:
         return
     if not takes_noise:
@@ -182,24 +193,6 @@ def check_privacy(
         raise ConfigError(
             f"features {settings.features!r} undo privacy.edge-epsilon:"
             f" {why}{'' if has_bonds else keep}"
-        )
-
-
-def _check_graphs(
-    privacy: PrivacySettings, settings: RunSettings, *, is_per_graph: bool
-) -> None:
-    clip = f"privacy.graph-clip {privacy.graph_clip:g}"
-    if not is_per_graph:
-        raise ConfigError(
-            f"{clip} needs a loss that is a mean over graphs, each by itself, which"
-            f" method {settings.method!r} has not on dataset {settings.dataset!r}; set"
-            " it to 0, or take one that averages, e.g. fedavg, on data of many graphs"
-        )
-    if settings.class_weights != "none":
-        raise ConfigError(
-            f"class-weights must be 'none' with {clip}, got"
-            f" {settings.class_weights!r}: they are exact functions of training labels;"
-            " leave class-weights out of the run config"
         )
 
 
