@@ -35,7 +35,6 @@ class NoisySteps:
 
     Parameters
     ----------
-    client : GraphClient
     num_epochs : int
         Of the round; n / B steps each, for n graphs and ``batch-size`` B.
     inputs : sequence of arrays

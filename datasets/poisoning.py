@@ -14,13 +14,7 @@ import numpy as np
 
 from fedgraph_flwr.core.attack_settings import TRIGGER, AttackSettings
 from fedgraph_flwr.core.config import RunSettings
-from fedgraph_flwr.core.data import (
-    GraphPartition,
-    GraphSet,
-    IntArray,
-    distinct_edges,
-    pointer,
-)
+from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray, distinct_edges
 from fedgraph_flwr.core.errors import ConfigError, DataError
 from fedgraph_flwr.core.seeding import numpy_rng
 
@@ -87,12 +81,11 @@ def with_trigger(graphs: GraphSet, ids: IntArray, attack: AttackSettings) -> Gra
     edges = np.split(graphs.edge_index, graphs.edge_ptr[1:-1], axis=1)
     for graph in ids:
         first, end = graphs.node_ptr[graph : graph + 2]
-        order = np.argsort(-degrees[first:end], kind="stable")
-        top = order[: attack.trigger_nodes]
+        top = np.argsort(-degrees[first:end], kind="stable")[: attack.trigger_nodes]
         x[first + top] = row
         clique = np.stack(np.meshgrid(top, top)).reshape(2, -1)
         source, target = np.concatenate([edges[graph], clique], axis=1)
         edges[graph] = distinct_edges(source, target, end - first)
     index = np.concatenate(edges, axis=1).astype(graphs.edge_index.dtype)
-    edge_ptr = pointer([each.shape[1] for each in edges])
+    edge_ptr = np.cumsum([0, *(each.shape[1] for each in edges)])
     return replace(graphs, x=x, edge_index=index, edge_ptr=edge_ptr)

@@ -110,7 +110,6 @@ def check_privacy(
     *,
     takes_weights: bool,
     takes_noise: bool = True,
-    is_per_graph: bool = True,
 ) -> None:
     """Refuse settings that would not protect what they seem to.
 
@@ -120,8 +119,6 @@ def check_privacy(
         The method takes noisy views as they are; others take graphs.
     takes_noise : bool
         The task can do with noise on edges at all.
-    is_per_graph : bool
-        The method's loss is a mean over graphs, each by itself.
 
     Raises
     ------
@@ -134,13 +131,6 @@ def check_privacy(
             f"{' and '.join(used)} protect different things, and their epsilons do not"
             " add up; set all but one of them to 0, or privacy.both to true to have"
             " both, reported side by side"
-        )
-    if privacy.graph_clip > 0 and not is_per_graph:
-        raise ConfigError(
-            "privacy.graph-clip needs a loss that is a mean over graphs, each by"
-            f" itself, which method {settings.method!r} has not on dataset"
-            f" {settings.dataset!r}; set it to 0, or take one that averages, e.g."
-            " fedavg, on data of many graphs"
         )
     if privacy.graph_clip > 0 and settings.class_weights != "none":
         raise ConfigError(
