@@ -265,7 +265,7 @@ class GraphClient(ClassicClient, Generic[P]):
     def step(self, batch: Any) -> Tensor:
         """Make a step of the optimiser; return the loss of the batch before it."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(batch, self.noise)
+        loss = self.loss(batch, self.noise) + self.penalty()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         return loss.detach()
@@ -343,7 +343,10 @@ class GraphClient(ClassicClient, Generic[P]):
 
     @abstractmethod
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        """Mean loss of a batch; random draws come from ``generator``."""
+        """Mean loss of a batch, to which :meth:`penalty` is added.
+
+        Random draws come from ``generator``.
+        """
 
     def weight(self, batch: Any) -> Any:
         """Factor by which the mean loss of a batch becomes a sum over graphs."""

@@ -16,7 +16,6 @@ from fedgraph_flwr.core.wire import NamedArrays, Parcel, join
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedgmtl import OMEGA, FedGMTLParams
 
-from .graphs.batching import Batch
 from .job import Job, ModelSpec
 from .models.sage_gat import MultiTaskGNN
 from .multitask_gnn import MultiTaskGNNClient
@@ -36,6 +35,7 @@ from .task_covariance import (
 class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
     """Masked loss + lambda tr(Phi^T Omega^-1 Phi); Omega travels with the model."""
 
+    PER_GRAPH = True
     model: MultiTaskGNN
 
     @override
@@ -54,15 +54,14 @@ class FedGMTLClient(MultiTaskGNNClient[FedGMTLParams]):
         self._inverse = torch.empty(0)  # follow from Omega
 
     @override
-    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Masked loss, plus the penalty on the client's own rows."""
-        loss, params = super().loss(batch, generator), self.params
-        if not params.task_reg:
-            return loss
+    def penalty(self) -> Tensor:
+        """Lambda tr(Phi^T Omega^-1 Phi), which moves the client's own rows of Phi."""
+        if not self.params.task_reg:
+            return super().penalty()
         # In doubles: Omega may be near-singular, and Omega^-1 Phi cancels.
-        phi = self.model.head.weight.double()
-        penalty = trace_penalty(phi, self._inverse, self._own)
-        return loss + params.task_reg * penalty.to(loss.dtype)
+        phi = self.model.head.weight
+        penalty = trace_penalty(phi.double(), self._inverse, self._own)
+        return self.params.task_reg * penalty.to(phi.dtype)
 
     @override
     def epoch(self, number: int) -> Tensor:

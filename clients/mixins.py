@@ -37,16 +37,9 @@ class SelfTrain(GraphClient[P]):
 class Pulled(GraphClient[P]):
     """Mixin: a pull towards the tensors that were received in this round."""
 
-    PER_GRAPH = True
-
-    @override
-    def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        """Loss of the task + weight ||w - w_received||^2 over the shared tensors."""
-        plain = super().loss(batch, generator)  # type: ignore[safe-super]
-        return plain + self.penalty()
-
     @override
     def penalty(self) -> Tensor:
+        """Weight ||w - w_received||^2 over the shared tensors."""
         return pull(self.tensors(), self.round.received, self.pull_weight())
 
     @abstractmethod

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,7 +35,6 @@ class NoisySteps:
 
     Parameters
     ----------
-    client : GraphClient
     num_epochs : int
         Of the round; n / B steps each, for n graphs and ``batch-size`` B.
     inputs : sequence of arrays
@@ -79,7 +77,7 @@ class NoisySteps:
             summed(positions, clip),
             scale=privacy.graph_noise * clip,
             expected=self._q * len(self._train),
-            normal=lambda shape: np.asarray(self._rng.normal(0.0, 1.0, shape)),
+            rng=self._rng,
         )
         if (penalty := client.penalty()).requires_grad:  # of weights alone
             penalty.backward()
@@ -94,14 +92,15 @@ class NoisySteps:
                 batch, x=torch.nn.functional.one_hot(batch.x, width).float()
             )
         with recorded(client.model, batch.graph_of_node) as found:
-            loss = client.loss(batch, self._masks) * client.weight(batch)
+            loss = self._loss(batch)
         return by_book_keeping(loss, found, batch.num_graphs, clip)
 
     def _apart(self, positions: IntArray, clip: float) -> dict[Tensor, Tensor]:
-        return one_by_one(self._losses(positions), self._parameters, clip)
+        batch = self._client.data.graphs.batch
+        losses = (self._loss(batch(positions[[k]])) for k in range(len(positions)))
+        return one_by_one(losses, self._parameters, clip)
 
-    def _losses(self, positions: IntArray) -> Iterator[Tensor]:
+    def _loss(self, batch: Any) -> Tensor:
+        """Sum of the losses of graphs, each by itself."""
         client = self._client
-        for position in positions:
-            batch = client.data.graphs.batch(np.array([position]))
-            yield client.loss(batch, self._masks) * client.weight(batch)
+        return client.loss(batch, self._masks) * client.weight(batch)  # type: ignore[no-any-return]

@@ -42,7 +42,6 @@ from fedgraph_flwr.methods.spreadgnn import (
 )
 
 from .classic import Header
-from .graphs.batching import Batch
 from .job import Job, Round
 from .letters import Letter, describe
 from .models.sage_gat import MultiTaskGNN
@@ -274,15 +273,14 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         self.heads = self.round.around.stack(self.model.head.weight.detach())
 
     @override
-    def loss(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Masked loss + lambda tr(Phi^T Omega^-1 Phi), Eq. (7)."""
-        loss = super().loss(batch, generator)
+    def penalty(self) -> Tensor:
+        """Lambda tr(Phi^T Omega^-1 Phi), Eq. (7)."""
         weight = self.params.task_reg
         if not weight or not self._regularises:
-            return loss
+            return super().penalty()
         phi = self.round.around.with_own(self.heads, self.model.head.weight)
         # In doubles: Omega may be near-singular, and Omega^-1 Phi cancels.
-        return loss + weight * trace_penalty(phi.double(), self.inverse).to(loss.dtype)
+        return weight * trace_penalty(phi.double(), self.inverse).to(phi.dtype)
 
     # Sending ------------------------------------------------------------------------
 

@@ -338,8 +338,9 @@ def describe_source() -> str:
     if given := os.environ.get(DATA_ENV):
         return f"{DATA_ENV} was {given!r} when this SuperLink was started"
     return (
-        f"{DATA_ENV} was not set when this SuperLink was started, so that data are"
-        " downloaded; if you have set it since: `make stop`, then run again"
+        f"{DATA_ENV} was not set when this SuperLink was started, so that clients"
+        " without data-path download data; if you have set it since: `make stop`, then"
+        " run again"
     )
 
 

@@ -78,21 +78,14 @@ def with_trigger(graphs: GraphSet, ids: IntArray, attack: AttackSettings) -> Gra
     is_wide = x.ndim == 2
     often = x.sum(axis=0) if is_wide else np.bincount(x, minlength=graphs.num_features)
     row = np.eye(graphs.num_features)[often.argmax()] if is_wide else often.argmax()
-    edges = [
-        graphs.edge_index + np.repeat(graphs.node_ptr[:-1], np.diff(graphs.edge_ptr))
-    ]
+    edges = np.split(graphs.edge_index, graphs.edge_ptr[1:-1], axis=1)
     for graph in ids:
         first, end = graphs.node_ptr[graph : graph + 2]
-        order = np.argsort(-degrees[first:end], kind="stable")
-        top = first + order[: attack.trigger_nodes]
-        x[top] = row
-        edges.append(np.stack(np.meshgrid(top, top)).reshape(2, -1))
-    both = np.concatenate(edges, axis=1)
-    source, target = distinct_edges(both[0], both[1], graphs.num_nodes)
-    edge_ptr = np.searchsorted(source, graphs.node_ptr)
-    first_of = np.repeat(graphs.node_ptr[:-1], np.diff(edge_ptr))
-    index = np.stack([source, target]) - first_of
-    dtype = graphs.edge_index.dtype
-    return replace(
-        graphs, x=x, edge_index=index.astype(dtype), edge_ptr=edge_ptr.astype(np.int64)
-    )
+        top = np.argsort(-degrees[first:end], kind="stable")[: attack.trigger_nodes]
+        x[first + top] = row
+        clique = np.stack(np.meshgrid(top, top)).reshape(2, -1)
+        source, target = np.concatenate([edges[graph], clique], axis=1)
+        edges[graph] = distinct_edges(source, target, end - first)
+    index = np.concatenate(edges, axis=1).astype(graphs.edge_index.dtype)
+    edge_ptr = np.cumsum([0, *(each.shape[1] for each in edges)])
+    return replace(graphs, x=x, edge_index=index, edge_ptr=edge_ptr)

@@ -162,8 +162,14 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
         settings,
         takes_weights=takes_weights,
         takes_noise=method.task.takes_edge_noise,
-        is_per_graph=privacy.graph_clip == 0 or method.client.is_per_graph(),
     )
+    if privacy.graph_clip > 0 and not method.client.is_per_graph():
+        raise ConfigError(
+            "privacy.graph-clip needs a loss that is a mean over graphs, each by"
+            f" itself, which method {settings.method!r} has not on dataset"
+            f" {settings.dataset!r}; set it to 0, or take one that averages, e.g."
+            " fedavg, on data of many graphs"
+        )
     for f in (*task.sends(), *params.sends()):
         if privacy.hides_labels and not f.is_clean:
             name = "update_clip" if privacy.update_clip > 0 else "graph_clip"

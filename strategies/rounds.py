@@ -315,10 +315,10 @@ class Round:
         if lost := [c for c in self.sums if c not in handed]:
             of_lost = {c: self.report.failures[c] for c in lost}
             raise RunFailedError(
-                f"round {number}: clients {shortened(lost)} handed nothing in within"
-                f" secure-aggregation.hand-in-timeout-s = {wait_s:g}, and without them"
-                " the sum cannot be opened:"
-                f" {tell_reasons(of_lost, strategy.sites)}. Resume the run when they"
+                f"round {number}: clients {shortened(lost)} have handed nothing in"
+                f" (secure-aggregation.hand-in-timeout-s = {wait_s:g}), and without"
+                " them the sum cannot be opened:"
+                f" {tell_reasons(of_lost, strategy.sites)}; resume the run when they"
                 " are back"
             )
         return handed

@@ -44,10 +44,10 @@ from fedgraph_flwr.core.errors import DataError, PrivacyBudgetError
 from fedgraph_flwr.core.privacy_settings import PrivacySettings
 
 from ..site_database import INSERT_EDGES, STEPS, data_name, site_database
+from .gaussian import epsilon_of_steps
 
 EpsilonOf = Callable[[Mapping[float, int], float], float]
 Steps = dict[tuple[float, float], int]  # by share of a batch and noise multiplier
-StepsEpsilon = Callable[[Steps, float], float]
 ROUNDING = 1e-9  # relative: a budget of 0.3 allows three draws of 0.1
 EDGE_BUDGET = PrivacySettings.key("budget_max")
 UPDATE_BUDGET = PrivacySettings.key("update_budget_max")
@@ -352,7 +352,6 @@ class Ledger:
         times: int,
         *,
         delta: float,
-        epsilon_of: StepsEpsilon,
         release: str,
     ) -> None:
         """Count the noisy steps of a round; to be called before the first of them.
@@ -361,8 +360,6 @@ class Ledger:
         ----------
         q : float
             Probability with which a step takes a training graph.
-        epsilon_of : callable
-            As :func:`clients.privacy.gaussian.epsilon_of_steps`.
         release : str
             Name of the round, by its content. One that was counted is not counted
             again.
@@ -382,13 +379,12 @@ class Ledger:
             self._check_notion(account, "graph")
             more = Counter({key: times})
             if budgets.graph < math.inf:
-                total = epsilon_of(dict(more + Counter(account.steps)), delta)
-                _check(
-                    "epsilon of a training graph", total, budgets.graph, GRAPH_BUDGET
-                )
+                total = epsilon_of_steps(more + Counter(account.steps), delta)
+                what = "epsilon of a training graph"
+                _check(what, total, budgets.graph, GRAPH_BUDGET)
             if budgets.site_graph < math.inf:
-                every = dict(more + Counter(self._steps(rows, "true")))
-                total = epsilon_of(every, budgets.site_delta)
+                every = more + Counter(self._steps(rows, "true"))
+                total = epsilon_of_steps(every, budgets.site_delta)
                 what = "epsilon of a training graph over all runs of this site"
                 _check(what, total, budgets.site_graph, _OF_ALL_STEPS)
             db.execute(

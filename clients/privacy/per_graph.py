@@ -17,14 +17,17 @@ Abadi et al. 2016, arXiv:1607.00133, Algorithm 1; Bu et al. 2023, arXiv:2210.000
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedgraph_flwr.core.errors import ConfigError
+
+from .stream import Noise
 
 
 class Rows(NamedTuple):
@@ -141,14 +144,11 @@ def one_by_one(
     return total
 
 
-Draw = Callable[[tuple[int, ...]], Any]  # standard normal numbers of a shape
-
-
 def add_noise(
-    total: Mapping[Tensor, Tensor], *, scale: float, expected: float, normal: Draw
+    total: Mapping[Tensor, Tensor], *, scale: float, expected: float, rng: Noise
 ) -> None:
     """Set gradients: (sum + noise of this standard deviation) / expected graphs."""
     for parameter, summed in total.items():
-        noise = torch.from_numpy(normal(tuple(summed.shape))) * scale
+        noise = torch.from_numpy(np.asarray(rng.normal(0.0, scale, summed.shape)))
         noisy = (summed.cpu().double() + noise) / expected  # rounded last
         parameter.grad = noisy.to(parameter.dtype).to(parameter.device)

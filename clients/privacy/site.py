@@ -59,11 +59,8 @@ class PrivateSite:
     is_secret : bool
         Noise also depends on a secret of the site. False in simulation, which must be
         repeatable, and protects nothing from one who knows the seed.
-    edge_budget : float
-        Largest epsilon of a graph over all runs, whatever a run allows.
-    update_budget, graph_budget, update_delta : float
-        Largest epsilon of all updates, and of a training graph, of the site over all
-        runs, at this delta.
+    limits : Budgets
+        Of the site over all runs, whatever a run allows.
     released : list of Release
         Noisy updates drawn so far, by this object.
     """
@@ -72,29 +69,25 @@ class PrivateSite:
     folder: Path
     seed: int
     is_secret: bool
-    edge_budget: float = math.inf
-    update_budget: float = math.inf
-    graph_budget: float = math.inf
-    update_delta: float = 1e-5
+    limits: Budgets = field(default_factory=Budgets)
     released: list[Release] = field(default_factory=list, compare=False)
 
     def ledger(self, partition: GraphPartition) -> Ledger:
         """Account of the client, and of its graphs over all runs."""
+        privacy = self.privacy
+        edge = privacy.budget_max or math.inf
         return Ledger(
             self.folder,
             data=partition.graphs.name,
             rows=partition.graph_ids,
             source=partition.source,
-            budgets=Budgets(
-                edge=self.privacy.edge_budget,
-                update=self.privacy.update_budget,
-                graph=self.privacy.graph_budget,
-                lifetime=self.privacy.lifetime_budget,
-                site=self.edge_budget,
-                site_update=self.update_budget,
-                site_graph=self.graph_budget,
-                site_delta=self.update_delta,
-                both=self.privacy.both,
+            budgets=replace(
+                self.limits,
+                edge=edge,
+                update=privacy.update_budget_max or math.inf,
+                graph=privacy.graph_budget_max or math.inf,
+                lifetime=edge if privacy.budget_scope == "lifetime" else math.inf,
+                both=privacy.both,
             ),
         )
 
@@ -229,22 +222,13 @@ class PrivateSite:
         ``inputs`` are the tensors that it was computed from, received and stored.
         """
         clip_norm, multiplier = self.privacy.update_clip, self.privacy.update_noise
-        secret = self._secret()
-        release = release_name(
-            update,
-            server_round=server_round,
-            inputs=inputs,
-            clip_norm=clip_norm,
-            noise_multiplier=multiplier,
-            secret=secret,
-        )
-        path = (partition.client_id, "update-noise", release)
+        release, rng = self._release("update", update, partition, server_round, inputs)
         # Before it is charged: an update that cannot be clipped is not sent.
         noisy = privatise_update(
             update,
             clip_norm=clip_norm,
             noise_multiplier=multiplier,
-            rng=noise_stream(secret, self.seed, *path),
+            rng=rng,
         )
         self.ledger(partition).charge_update(
             multiplier,
@@ -269,25 +253,33 @@ class PrivateSite:
 
         ``inputs`` are the tensors that the round begins with, received and stored.
         """
-        privacy, secret = self.privacy, self._secret()
+        about, privacy = [np.array([q, times])], self.privacy
+        release, rng = self._release("graph", about, partition, server_round, inputs)
+        self.ledger(partition).charge_steps(
+            q, privacy.graph_noise, times, delta=privacy.update_delta, release=release
+        )
+        return rng
+
+    def _release(
+        self,
+        kind: str,
+        content: Sequence[NDArray[Any]],
+        partition: GraphPartition,
+        server_round: int,
+        inputs: Sequence[NDArray[Any]],
+    ) -> tuple[str, Noise]:
+        """Name what is released by all that makes it; and the stream of its noise."""
+        secret = self._secret()
         release = release_name(
-            [np.array([q, times])],
+            content,
             server_round=server_round,
             inputs=inputs,
-            clip_norm=privacy.graph_clip,
-            noise_multiplier=privacy.graph_noise,
+            clip_norm=getattr(self.privacy, f"{kind}_clip"),
+            noise_multiplier=getattr(self.privacy, f"{kind}_noise"),
             secret=secret,
         )
-        self.ledger(partition).charge_steps(
-            q,
-            privacy.graph_noise,
-            times,
-            delta=privacy.update_delta,
-            epsilon_of=epsilon_of_steps,
-            release=release,
-        )
-        path = partition.client_id, "graph-noise", release
-        return noise_stream(secret, self.seed, *path)
+        path = partition.client_id, f"{kind}-noise", release
+        return release, noise_stream(secret, self.seed, *path)
 
 
 def check_features(graphs: GraphSet, privacy: PrivacySettings) -> None:

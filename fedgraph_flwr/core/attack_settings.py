@@ -45,11 +45,6 @@ class AttackSettings(Settings):
     trigger_nodes: int = integer(4, 2, 1000)
     """`trigger`: nodes of each graph that become a clique of equal features."""
 
-    @property
-    def is_on(self) -> bool:
-        """Whether some clients attack."""
-        return self.kind != NO_ATTACK
-
     def hostile(self, settings: RunSettings) -> frozenset[int]:
         """Clients that attack."""
         given = self.clients, settings.num_clients, settings.split_seed
@@ -61,13 +56,13 @@ def check_attack(
 ) -> None:
     """Refuse an attack that the method, the task or the clients do not allow."""
     name = f"attack.kind {attack.kind!r}"
-    if attack.is_on == (not attack.clients):
+    if (attack.kind == NO_ATTACK) == bool(attack.clients):
         raise ConfigError(
             f"{name} and attack.clients {attack.clients!r} do not go together: an"
             " attack needs clients, and clients an attack; set both in the run config,"
             " or neither"
         )
-    if not attack.is_on:
+    if not attack.clients:
         return
     if not averages:
         raise ConfigError(
@@ -97,7 +92,7 @@ def describe_attack(
 
     ``shares``: ``SUCCESS`` and ``UNTRIGGERED``, means over honest clients.
     """
-    if not attack.is_on:
+    if not attack.clients:
         return {}
     hostile = sorted(attack.hostile(settings))
     says = (

@@ -10,7 +10,6 @@ sends (``clients.privacy.gaussian``), and of these alone. ``graph_clip`` and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -98,26 +97,6 @@ class PrivacySettings(Settings):
         """Whether labels of training items must not leave by another way."""
         return self.update_clip > 0 or self.graph_clip > 0
 
-    @property
-    def graph_budget(self) -> float:
-        """Largest epsilon of a training graph in a run; infinite if none is set."""
-        return self.graph_budget_max or math.inf
-
-    @property
-    def edge_budget(self) -> float:
-        """Largest total epsilon of a graph; infinite if none is set."""
-        return self.budget_max or math.inf
-
-    @property
-    def lifetime_budget(self) -> float:
-        """Largest total epsilon of a graph over all runs; infinite if none is set."""
-        return self.edge_budget if self.budget_scope == "lifetime" else math.inf
-
-    @property
-    def update_budget(self) -> float:
-        """Largest total epsilon of updates; infinite if none is set."""
-        return self.update_budget_max or math.inf
-
 
 def private_features(features: str, privacy: PrivacySettings) -> str:
     """Say what ``features = "auto"`` means, given the data set's usual features."""
@@ -131,7 +110,6 @@ def check_privacy(
     *,
     takes_weights: bool,
     takes_noise: bool = True,
-    is_per_graph: bool = True,
 ) -> None:
     """Refuse settings that would not protect what they seem to.
 
@@ -141,8 +119,6 @@ def check_privacy(
         The method takes noisy views as they are; others take graphs.
     takes_noise : bool
         The task can do with noise on edges at all.
-    is_per_graph : bool
-        The method's loss is a mean over graphs, each by itself.
 
     Raises
     ------
@@ -156,8 +132,12 @@ def check_privacy(
             " add up; set all but one of them to 0, or privacy.both to true to have"
             " both, reported side by side"
         )
-    if privacy.graph_clip > 0:
-        _check_graphs(privacy, settings, is_per_graph=is_per_graph)
+    if privacy.graph_clip > 0 and settings.class_weights != "none":
+        raise ConfigError(
+            "class-weights must be 'none' with privacy.graph-clip, got"
+            f" {settings.class_weights!r}: they are exact functions of training labels;"
+            " leave class-weights out of the run config"
+        )
     if privacy.edge_epsilon == 0:
         return
     if not takes_noise:
@@ -203,24 +183,6 @@ def check_privacy(
         raise ConfigError(
             f"features {settings.features!r} undo privacy.edge-epsilon:"
             f" {why}{'' if has_bonds else keep}"
-        )
-
-
-def _check_graphs(
-    privacy: PrivacySettings, settings: RunSettings, *, is_per_graph: bool
-) -> None:
-    clip = f"privacy.graph-clip {privacy.graph_clip:g}"
-    if not is_per_graph:
-        raise ConfigError(
-            f"{clip} needs a loss that is a mean over graphs, each by itself, which"
-            f" method {settings.method!r} has not on dataset {settings.dataset!r}; set"
-            " it to 0, or take one that averages, e.g. fedavg, on data of many graphs"
-        )
-    if settings.class_weights != "none":
-        raise ConfigError(
-            f"class-weights must be 'none' with {clip}, got"
-            f" {settings.class_weights!r}: they are exact functions of training labels;"
-            " leave class-weights out of the run config"
         )
 
 

@@ -147,10 +147,12 @@ def describe_sums(
     if not sums.on:
         return {}
     compared = sorted(c for c, how in known_by.items() if how == NAMED)
+    others = ", and believed keys when first seen for the others"
     says = (
-        f"secure-aggregation: the server saw one sum of {len(known_by)} updates a round"
-        f" and none of them; sites compared fingerprints of keys for {len(compared)} of"
-        f" {len(known_by)} clients, and believed keys when first seen for the others"
+        f"secure-aggregation: the server saw sums of {len(known_by)} updates or fewer,"
+        " and no single one; sites compared fingerprints of keys for"
+        f" {len(compared)} of {len(known_by)} clients"
+        f"{others if len(compared) < len(known_by) else ''}"
     )
     if sums.scores == "sum":
         says += "; scores are means over the items of all, none is of a single client"

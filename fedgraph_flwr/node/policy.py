@@ -288,7 +288,7 @@ def agree_at(
             " one place, which no site has: it is for simulation; set method to"
             " another, e.g. fedavg"
         )
-    if is_site(node) and resolved.attack.is_on:
+    if is_site(node) and resolved.attack.clients:
         raise ConfigError(
             f"attack.kind must be 'none' at sites, got {resolved.attack.kind!r}: no"
             " site is made to lie, and attacks are for simulation; leave attack.kind"

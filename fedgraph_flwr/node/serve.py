@@ -16,6 +16,7 @@ from flwr.app import Context, MessageType
 from flwr.common.logger import log
 
 import datasets
+from clients.privacy.accounts import Budgets
 from clients.privacy.site import (
     PrivateSite,
     check_drawn,
@@ -345,10 +346,12 @@ def _ready(
     site = resolved.site(
         store,
         is_secret=is_site(visit.node),
-        edge_budget=policy.edge_epsilon_max or math.inf,
-        update_budget=policy.update_epsilon_max or math.inf,
-        graph_budget=policy.graph_epsilon_max or math.inf,
-        update_delta=policy.update_delta,
+        limits=Budgets(
+            site=policy.edge_epsilon_max or math.inf,
+            site_update=policy.update_epsilon_max or math.inf,
+            site_graph=policy.graph_epsilon_max or math.inf,
+            site_delta=policy.update_delta,
+        ),
     )
     visit.releases[client_id] = site.released
     device = choose_device(resolved.settings.device)

@@ -37,7 +37,7 @@ MULTI = [f"{m} multi-task" for m in ("local", "fedavg", "fedprox", "gcfl+")]
 
 def test_every_averaging_and_clustering_method_of_graphs_is_there():
     plain = {"fedavg", "fedprox", "local", "moon", "gcfl", "gcfl+", "self-weight"}
-    assert {*plain, *MULTI} <= set(ALLOWED)
+    assert {*plain, *MULTI, "fedgmtl"} <= set(ALLOWED)
 
 
 @one_per_strategy(ALLOWED, also=["moon", "fedavg multi-task"])

@@ -366,7 +366,7 @@ def test_who_is_lost_in_the_hand_in_is_waited_for(run, monkeypatch, tmp_path):
         return bound(kind, context, resolved, header)
 
     monkeypatch.setattr(client_app, "bound_to", fails)
-    words = "handed nothing in within secure-aggregation.hand-in-timeout-s = 300"
+    words = r"handed nothing in \(secure-aggregation.hand-in-timeout-s = 300\)"
     with pytest.raises(RunFailedError, match=words):
         run("fedavg graph-classification", nodes=4, **DROP, **places)
     (path,) = (tmp_path / "results").iterdir()

@@ -65,7 +65,7 @@ def test_fedprox_adds_its_term_to_value_and_gradient(tmp_path):
         client.round = Round(received=tensors)
         received = {n: a.numpy() for n, a in tensors.items()}
     batch = plain.job.data.evaluation[0]
-    losses = [c.loss(batch, torch.Generator().manual_seed(0)) for c in (plain, prox)]
+    losses = [c.loss(batch, toys.seeded()) + c.penalty() for c in (plain, prox)]
     expected = oracle.penalty(named(prox), received, mu)
     assert (losses[1] - losses[0]).item() == pytest.approx(expected, rel=1e-4)
     for loss in losses:

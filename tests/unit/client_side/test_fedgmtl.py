@@ -41,7 +41,7 @@ def gradients(made, positions=None):
     train = made.trained_on() if positions is None else positions
     batch = made.job.data.graphs.batch(train)
     made.model.zero_grad()
-    loss = made.loss(batch, torch.Generator())
+    loss = made.loss(batch, torch.Generator()) + made.penalty()
     loss.backward()
     return loss.item(), {n: p.grad.clone() for n, p in made.model.named_parameters()}
 

@@ -13,6 +13,7 @@ from oracles.per_graph import clipped, gradients
 from scipy import stats
 
 from clients.privacy import per_graph
+from clients.privacy.accounts import Budgets
 from clients.privacy.gaussian import epsilon_of, epsilon_of_steps
 from clients.privacy.per_graph import clip_scale
 from clients.privacy.stream import noise_stream
@@ -27,6 +28,7 @@ MODELS = [
     *(("fedavg", {"encoder": e}) for e in ("gin", "gcn", "sage", "graphconv", "gatv2")),
     ("fedavg multi-task", {}),
     ("fedavg multi-task", {"encoder": "gin"}),
+    ("fedgmtl", {}),
 ]
 
 
@@ -34,7 +36,7 @@ def steps_of(tmp_path, method="fedavg", num_epochs=1, *, partition=None, **more)
     """A client before its first step, and the steps."""
     if partition is None:
         partition = toys.make_partition(num_graphs=20, max_nodes=8)
-        if "multi-task" in method:
+        if "multi-task" in method or method == "fedgmtl":
             partition = toys.with_tasks(partition)
     client = toys.make_client(
         tmp_path, method, partition=partition, **{**EVERYONE, **more}
@@ -43,6 +45,8 @@ def steps_of(tmp_path, method="fedavg", num_epochs=1, *, partition=None, **more)
     client.model.train()
     if method == "moon":
         client.freeze()
+    elif method == "fedgmtl":
+        client.relate()
     steps = client_steps(client, num_epochs)
     steps._masks = None  # no dropout
     return client, steps
@@ -66,7 +70,6 @@ def summed(client, steps, positions, clip):
 def test_the_sum_is_that_of_each_graphs_clipped_gradient(tmp_path, method, more):
     client, steps = steps_of(tmp_path, method, **more)
     steps._masks = None
-    client.penalty = lambda: torch.zeros(())  # which is added after the noise
     train = client.data.partition.train
     each = gradients(client, train)
     for clip in (0.05, float(each.norm(dim=1).median()), math.inf):
@@ -119,15 +122,25 @@ def test_a_step_is_the_sum_and_noise_on_every_tensor_by_the_expected_batch(tmp_p
         assert parameter.grad.count_nonzero() == parameter.numel()
 
 
-def test_the_pull_of_fedprox_is_added_after_the_noise(tmp_path):
-    client, steps = steps_of(tmp_path, "fedprox", **{"fedprox.mu": 1e6})
-    client.optimizer.step = lambda: None
-    with torch.no_grad():
-        for parameter in client.model.parameters():
-            parameter += 1
-    steps._step(client.data.partition.train)
-    for parameter in client.model.parameters():
-        assert parameter.grad.median() == pytest.approx(1e6, rel=1e-3)
+@pytest.mark.parametrize("method", ["fedprox", "fedprox multi-task", "fedgmtl"])
+def test_what_depends_on_weights_alone_is_added_after_the_noise(tmp_path, method):
+    key, found = "fedgmtl.task-reg" if method == "fedgmtl" else "fedprox.mu", []
+    for weight in (0.0, 10.0):
+        client, steps = steps_of(tmp_path / f"{weight}", method, **{key: weight})
+        client.optimizer.step = lambda: None
+        with torch.no_grad():
+            for parameter in client.model.parameters():
+                parameter += 1
+        steps._rng = noise_stream("", 0, "test")
+        steps._step(client.data.partition.train)
+        found.append([p.grad.clone() for p in client.model.parameters()])
+    client.model.zero_grad()
+    client.penalty().backward()
+    for parameter, without, added in zip(
+        client.model.parameters(), *found, strict=True
+    ):
+        expected = 0 if parameter.grad is None else parameter.grad
+        torch.testing.assert_close(added - without, expected + 0 * added)
 
 
 @pytest.mark.parametrize("secret", ["", "0f"])
@@ -192,7 +205,7 @@ def test_a_budget_stops_before_the_first_step(tmp_path):
 def test_a_sites_policy_counts_all_runs_and_clients(tmp_path):
     client = toys.begun(toys.make_client(tmp_path, **EVERYONE))
     most = epsilon_of_steps({(1.0, 1.5): 3}, 1e-5)
-    site = replace(client.job.site, graph_budget=most)
+    site = replace(client.job.site, limits=Budgets(site_graph=most))
     for experiment, number in (("a", 0), ("a", 1), ("b", 0)):
         folder = tmp_path / experiment / f"client-{number}"
         about = {"server_round": 1, "inputs": [], "q": 1.0, "times": 1}
@@ -217,7 +230,7 @@ def test_epsilon_is_that_of_the_gaussian_if_all_are_drawn():
 
 REFUSED = [
     *((m, {}, "needs a loss that is a mean") for m in ("fclg", "infograph", "mvgrl")),
-    ("fedgmtl", {}, "needs a loss that is a mean"),
+    ("spreadgnn", {}, "needs a loss that is a mean"),
     ("fedavg edge-classification", {}, "needs a loss that is a mean"),
     (
         "fgcl",
