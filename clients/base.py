@@ -76,6 +76,7 @@ from .training import (
 )
 
 _ASKED = "asked-so-far"  # in the state
+_START_NOISE = 1e-7  # standard deviation
 
 
 Metrics = dict[str, int | float]
@@ -744,4 +745,11 @@ class GraphClient(ClassicClient, Generic[P]):
 def start_of(client: type[GraphClient[P]], spec: ModelSpec[P]) -> Start:
     """Make the model before round 1 of clients of this class."""
     model = client.build_model(spec)
+    if draw := spec.settings.start_noise:
+        seed = derive_seed(spec.settings.seed, "start-noise", draw)
+        noise = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for tensor in model.parameters():
+                drawn = torch.randn(tensor.shape, generator=noise)
+                tensor.add_(drawn, alpha=_START_NOISE)
     return Start(model, tuple(client.shared_names(model, spec.settings)))

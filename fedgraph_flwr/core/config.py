@@ -348,6 +348,9 @@ class RunSettings(Settings):
     """Clients send counts and means of their graphs before round 1."""
     seed: int = integer(10, 0, 2**31 - 1)
     """Run seed: initial tensors, order of batches, dropout."""
+    start_noise: int = integer(0, 0, 2**31 - 1)
+    """For noise floors: above 0 initial tensors are moved by about 1e-7, as this number
+    draws."""
     split_seed: int = integer(123, 0, 2**31 - 1)
     """Seed of partition, split and generated graphs."""
     split_noise_features: float = number(0.0, 0, 1)
@@ -380,12 +383,13 @@ class RunSettings(Settings):
         "gcn",
         "graphconv",
         "gatv2",
+        "mlp",
         "pna",
         "sage",
         auto=True,
     )
-    """Layers that read nodes and edges. `paper`: the method's own. `auto`: that, or
-    `gatv2` where edges are learned."""
+    """Layers that read nodes and edges; `mlp`: no edges. `paper`: the method's own.
+    `auto`: that, or `gatv2` where edges are learned."""
     direction: str = choice("both", "both", "forward", "separate")
     """How messages pass along directed edges; `separate`: both ways, by layers of
     their own."""
