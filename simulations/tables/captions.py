@@ -207,6 +207,7 @@ def _difference_cells(study: Study, a: str, b: str, found: Rows) -> Cells:
         "difference": f"{a} - {b}",
         "pairs": str(difference.num_pairs),
         "points [95 %]": _points_or_none(difference, study.interval),
+        "seen with 80 %": _detectable(difference, study.interval),
         "by split": " ".join(f"{m:+.1f}" for m in difference.by_split()) or NONE,
         **also,
         "verdict": common_verdict(study, a, b, found) if study.verdicts else NONE,
@@ -238,6 +239,11 @@ def _points_or_none(difference: Difference | None, kind: str) -> str:
     return (
         points_text(difference, kind) if difference and difference.num_pairs else NONE
     )
+
+
+def _detectable(difference: Difference, kind: str) -> str:
+    value = difference.detectable(kind)
+    return NONE if math.isnan(value) else f"{value:.2f}"
 
 
 def points_text(difference: Difference, kind: str) -> str:
