@@ -258,6 +258,7 @@ DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
             ),
             _own(_nodes(GRAPH_CSV, "raw", partition=FILES), {"held-out": 0.2}),
             *map(_nodes, ("Cora", "CiteSeer", "PubMed", "Photo", "Computers")),
+            *map(_nodes, ("CS", "Physics")),
             _nodes("ogbn-arxiv", "raw"),
             # some have features below 0, which have no use of a row's sum
             *(_nodes(name, "raw") for name in HETEROPHILOUS),

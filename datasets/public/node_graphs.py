@@ -153,11 +153,11 @@ def _read_planetoid(raw: Path, name: str) -> Raw:
     return both[0], edges, both[1].argmax(axis=1)
 
 
-def _read_amazon(raw: Path, name: str) -> Raw:
+def _read_matrices(raw: Path, name: str) -> Raw:
     """Read features, as 0 or 1, edges and classes; objects are not unpickled."""
     from scipy.sparse import csr_matrix
 
-    path, found = raw / f"amazon_electronics_{name.lower()}.npz", []
+    path, found = raw / NODE_SOURCES[name].files[0], []
     with np.load(path, allow_pickle=False) as file:
         for kind in ("attr", "adj"):
             parts = tuple(file[f"{kind}_{k}"] for k in ("data", "indices", "indptr"))
@@ -359,9 +359,8 @@ def _planetoid(name: str) -> NodeSource:
     return NodeSource("planetoid", files, _read_planetoid, "Planetoid")
 
 
-def _amazon(name: str) -> NodeSource:
-    file = f"amazon_electronics_{name.lower()}.npz"
-    return NodeSource("amazon", (file,), _read_amazon, "Amazon")
+def _matrices(folder: str, file: str) -> NodeSource:
+    return NodeSource(folder, (f"{file}.npz",), _read_matrices, folder.capitalize())
 
 
 def _heterophilous(name: str) -> NodeSource:
@@ -374,8 +373,10 @@ NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
         "Cora": _planetoid("Cora"),
         "CiteSeer": _planetoid("CiteSeer"),
         "PubMed": _planetoid("PubMed"),
-        "Photo": _amazon("Photo"),
-        "Computers": _amazon("Computers"),
+        "Photo": _matrices("amazon", "amazon_electronics_photo"),
+        "Computers": _matrices("amazon", "amazon_electronics_computers"),
+        "CS": _matrices("coauthor", "ms_academic_cs"),
+        "Physics": _matrices("coauthor", "ms_academic_phy"),
         **{name: _heterophilous(name) for name in HETEROPHILOUS},
         "ogbn-arxiv": NodeSource(
             "ogb",
