@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from types import MappingProxyType
 
-from fedgraph_flwr.core.config import PAPER, RunSettings
+from fedgraph_flwr.core.config import OF_PAPERS, RunSettings
 from fedgraph_flwr.core.errors import ConfigError, unknown_name
 from fedgraph_flwr.core.method import Method
 from fedgraph_flwr.core.plugins import is_plugin, load
@@ -354,7 +354,7 @@ def reads_edges(settings: RunSettings) -> bool:
         made = (resolve_name(n) if isinstance(n, str) else n for n in named)
         if any(getattr(one, "READS_EDGES", False) for one in made):
             return True
-    return settings.dataset in WITH_EDGES or settings.encoder != PAPER
+    return settings.dataset in WITH_EDGES or settings.encoder not in OF_PAPERS
 
 
 def is_one_set(settings: RunSettings) -> bool:

@@ -37,6 +37,8 @@ from .rules import (
 
 AUTO = "auto"
 PAPER = "paper"  # encoder of a method's own
+GCN2 = "gcn2"  # in place of the papers' for nodes
+OF_PAPERS = PAPER, GCN2  # take undirected graphs alone
 # Of the others, those that read features of edges, and those that read their weights.
 READ_FEATURES = "gine", "gatv2", "pna"
 READ_WEIGHTS = "gcn", "graphconv", *READ_FEATURES
@@ -381,6 +383,7 @@ class RunSettings(Settings):
         "gin",
         "gine",
         "gcn",
+        GCN2,
         "graphconv",
         "gatv2",
         "mlp",
