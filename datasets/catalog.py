@@ -332,6 +332,7 @@ def list_unread(settings: RunSettings) -> list[str]:
     is_unread = {
         **{key: key not in of_csv for key in _CSV_KEYS[SMILES_CSV]},
         "batch-size": info.is_one_graph,  # an epoch on one graph is one step
+        "component": not (info.is_one_graph and is_cut(settings)),
         "data-dir": settings.dataset in (SYNTHETIC, PLANTED),
         "dirichlet-alpha": settings.partition not in _BY_ALPHA,
         "dominance": settings.partition != "dominance",

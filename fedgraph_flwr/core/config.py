@@ -285,6 +285,7 @@ class RunSettings(Settings):
         "files",
         "iid-classwise",
         "louvain",
+        "louvain-delta",
         "metis",
         "metis-overlap",
         "metis-overlap-replacement",
@@ -294,6 +295,8 @@ class RunSettings(Settings):
         auto=True,
     )
     """How one data set is shared out among clients."""
+    component: str = choice("largest", "largest", "all")
+    """Nodes of a public graph: those of its largest connected component, or all."""
     dirichlet_alpha: float = number("auto", 0, low_open=True, auto=True)
     """Concentration of Dirichlet partitions and of `quantity-skew`; smaller is more
     skewed."""
@@ -303,9 +306,9 @@ class RunSettings(Settings):
     held_out: float = number("auto", 0, 1, high_open=True, auto=True)
     """Share of each client's graphs, or of all nodes, kept from training: half
     validates, half tests."""
-    split: str = choice("random", "random", "scaffold", "time")
-    """How items are held out: at random, molecules of rare scaffolds (`scaffold`), or
-    the newest (`time`)."""
+    split: str = choice("random", "random", "classes", "scaffold", "time")
+    """How items are held out: at random, nodes of each class at a client (`classes`),
+    rare scaffolds (`scaffold`), or the newest (`time`)."""
     folds: int = integer(1, 1, 20)
     """Parts of a cross-validation within each client; 1: none, `held-out` decides."""
     fold: int = integer(0, 0, 19)
