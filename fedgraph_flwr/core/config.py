@@ -98,8 +98,11 @@ class Settings:
         """Say what of a method's table means little in a run of so many rounds."""
         return ()
 
-    def inert(self) -> str:
-        """Say what other method these values make of a method; "" if it is itself."""
+    def inert(self, epochs: int, steps: int) -> str:  # noqa: ARG002
+        """Say what other method a run makes of a method; "" if it is itself.
+
+        ``epochs`` and ``steps`` are the most that a client makes in a round.
+        """
         return ""
 
     @property

@@ -134,9 +134,7 @@ def test_roles_by_class_are_as_many_and_each_class_has_its_share(sizes, held_out
 
 def test_draws_with_replacement_leave_fewer_nodes():
     graph = toys.make_whole_graph(2000, density=0.002)
-    held = partition_nodes(
-        "metis-overlap-replacement", graph, 5, seed=1, alpha=0.5
-    )
+    held = partition_nodes("metis-overlap-replacement", graph, 5, seed=1, alpha=0.5)
     share = np.mean([len(ids) for ids in held]) / 2000
     assert share == pytest.approx(1 - np.exp(-0.5), abs=0.01)  # 39 %
     assert all(len(np.unique(ids)) == len(ids) for ids in held)
