@@ -38,9 +38,7 @@ class FedProxParams(Settings):
         """Name FedAvg, where nothing pulls, as in a first step."""
         if not self.mu:
             return "has fedprox.mu 0: FedAvg"
-        return (
-            "" if steps > 1 else "makes one step a round, which nothing pulls: FedAvg"
-        )
+        return "" if steps > 1 else "makes one step a round, without a pull: FedAvg"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,6 @@ NONE = "-"
 LEAST = "least "
 _INTERVALS = {
     "t": "Student's t",
-    "split-t": "Student's t",
     "corrected-t": "Student's t, corrected for what splits of one data set share",
     "corrected-t-nodes": "Student's t, corrected for what splits of one graph share",
     "corrected-t-natural": "Student's t, corrected for what splits share (20/60)",
@@ -281,7 +280,7 @@ def _protocol(study: Study, results: Table) -> str:
         for (split, found), of_split in seeds.items()
     )
     is_shared = len(seeds) > 1 and max(map(len, seeds.values())) > 1
-    over = _SHARED if is_shared or study.interval == "split-t" else ""
+    over = _SHARED if is_shared else ""
     commits = ", ".join(sorted(set(results["commit"]) - {""}))
     return (
         f"Protocol: rule {study.rule}; {_SPREADS[study.spread]}. Seeds {words}."

@@ -32,7 +32,6 @@ def split_means(values: Sequence[float], splits: Sequence[int]) -> list[float]:
 # By kind: whether splits are trials even if there is only one, and test / train data.
 INTERVALS: Mapping[str, tuple[bool, float]] = {
     "t": (False, 0.0),
-    "split-t": (True, 0.0),
     "corrected-t": (True, 10 / 80),
     "corrected-t-nodes": (True, 35 / 30),
     "corrected-t-natural": (True, 20 / 60),
