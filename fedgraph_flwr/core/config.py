@@ -310,8 +310,8 @@ class RunSettings(Settings):
     """Share of each client's graphs, or of all nodes, kept from training: half
     validates, half tests."""
     split: str = choice("random", "random", "classes", "scaffold", "time")
-    """How items are held out: at random, nodes of each class at a client (`classes`),
-    rare scaffolds (`scaffold`), or the newest (`time`)."""
+    """How items are held out: at random, within classes of a client (`classes`), rare
+    scaffolds (`scaffold`), the newest (`time`)."""
     folds: int = integer(1, 1, 20)
     """Parts of a cross-validation within each client; 1: none, `held-out` decides."""
     fold: int = integer(0, 0, 19)
@@ -398,7 +398,7 @@ class RunSettings(Settings):
         auto=True,
     )
     """Layers that read nodes and edges; `mlp`: no edges. `paper`: the method's own.
-    `auto`: that, or `gatv2` where edges are learned."""
+    `auto`: that, or `gatv2` for edges."""
     direction: str = choice("both", "both", "forward", "separate")
     """How messages pass along directed edges; `separate`: both ways, by layers of
     their own."""
