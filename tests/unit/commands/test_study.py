@@ -254,7 +254,8 @@ def test_tables_show_scores_differences_and_what_is_missing(small):
     assert "### y" not in text
     line = "| a-x | 2 | 40 | 2 | 0.6500 ± 0.0707 | 0.5500 ± 0.0707 | 0.7500 ± 0.0000 |"
     assert f"{line} 0.9000 |" in text
-    assert "| a-x - b-x | 2 | +6.00 [-44.82, +56.82] | 56.33 | +10.0 +2.0 | +10.00 |" in text
+    line = "| a-x - b-x | 2 | +6.00 [-44.82, +56.82] | 56.33 | +10.0 +2.0 | +10.00 |"
+    assert line in text
     assert "Not run: c-x." in text
     seeds = "1 on split hash1 (split seed 1); 2 on split hash2 (split seed 2)"
     assert seeds in " ".join(text.split())
