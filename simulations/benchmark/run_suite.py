@@ -40,6 +40,7 @@ from ..tables.frame import (
 from ..tables.stats import CONFIDENCE, TIE, Ranks, ranks
 from ..tables.studies import OWN_START, Study, StudyTable
 from .output import page, write_all
+from .recommend import ALONE, recommend
 from .suite import (
     FOLDER,
     Known,
@@ -69,12 +70,12 @@ from .verdict import (
 _SUITES = ", ".join(sorted(path.stem for path in FOLDER.glob("*.toml")))
 Found = dict[str, dict[str, Table]]  # data set -> method -> results
 Chosen = list[tuple[Trial, Pair]]
-FEDAVG, FLOOR_RUNS = "fedavg", 20
+FEDAVG, NO_EDGES, FLOOR_RUNS = "fedavg", "no-edges", 20
 STANDARD = {
     name: SuiteMethod(name=name, role="control", settings=settings)
     for name, settings in {
         FEDAVG: {"method": FEDAVG},
-        "no-edges": {"method": FEDAVG, "encoder": "mlp"},
+        NO_EDGES: {"method": FEDAVG, "encoder": "mlp"},
         CEILING: {"method": CEILING},
     }.items()
 }
@@ -85,19 +86,22 @@ def benchmark(
         str, typer.Argument(metavar="SUITE", help=f"{_SUITES}, or a file.")
     ],
     *,
-    methods: Annotated[
-        str, typer.Option(help="Candidates, e.g. local,fgx:METHOD of plugins/fgx.py.")
-    ],
     results: Annotated[
         Path, typer.Option(file_okay=False, help="Folder of runs and tables.")
     ],
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Candidates, e.g. local,fgx:METHOD of plugins/fgx.py. Else the rivals."
+        ),
+    ] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
     keep: Annotated[
         bool,
         typer.Option("--keep", help="Keep rows and page in docs/runs of this project."),
     ] = False,
 ) -> int:
-    """Compare methods with rivals and controls, and say what is shown.
+    """Compare methods with rivals and controls, say what is shown and what to take.
 
     Start it again to go on: a finished run is never made twice. The exit code is 0 if
     every run is there, 1 if one failed, 2 if nothing could be started.
@@ -151,7 +155,9 @@ def participants(suite: Suite, names: str) -> list[SuiteMethod]:
     ConfigError
         There is no candidate, or one is named twice.
     """
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    rivals = [m.name for m in suite.methods if m.role == "rival"]
+    given = names.split(",") if names else rivals
+    wanted = [name.strip() for name in given if name.strip()]
     if not wanted or len(set(wanted)) < len(wanted):
         raise ConfigError(
             "--methods needs names of methods separated by commas, each once, got"
@@ -338,7 +344,17 @@ def make_reports(
         }
         for d, of in scores.items()
     }
-    reports = [_verdict_report(suite, duels, methods, lacking, ranks(complete))]
+    advice = []
+    names = dict.fromkeys([m.name for m in (*suite.methods, *methods)])
+    trained = [n for n in names if n not in (ALONE, CEILING, NO_EDGES)]
+    for d in suite.data:
+        order = [n for n in trained if n in complete[d.name]]
+        if order and ALONE in complete[d.name]:
+            how = {"rule": suite.rule, "interval": d.interval}
+            floor = floors.get(d.name, math.nan)
+            advice.append(recommend(d.name, order, found[d.name], **how, floor=floor))
+    ranking = ranks(complete)
+    reports = [_verdict_report(suite, duels, methods, lacking, ranking, advice)]
     if duels:
         reports.append(_duel_report(duels))
     reports += [_data_report(suite, d.name, chosen, found[d.name]) for d in suite.data]
@@ -351,6 +367,7 @@ def _verdict_report(
     methods: Sequence[SuiteMethod],
     lacking: Sequence[tuple[str, str]],
     ranking: Ranks | None,
+    advice: Sequence[str],
 ) -> Report:
     roles = ", ".join(f"{m.name} ({m.role})" for m in methods)
     roles += f", {MAJORITY} (control, trains nothing)"
@@ -366,6 +383,7 @@ def _verdict_report(
         f" up to {max(len(suite.points(m)) for m in methods)} settings, and kept the"
         " best by validation."
     )
+    parts += advice
     parts.append(
         f"Intervals are of 95 % each, not corrected for their number: of {num_open}"
         f" comparisons about {0.05 * num_open:.1f} may exclude 0 by chance."

@@ -7,7 +7,7 @@ beside the headline's, e.g. macro-f1, or "held-out clients" (none if left out);
 how many points of its grid each method tries (all if left out); ``[[data]]`` with
 ``name``, ``set`` and, if it differs, ``interval``; ``[method.<name>]`` with ``role``
 (rival or control), ``set`` and, if there are any, ``grid`` of its own keys and ``only``
-(names of data).
+(names of data). Without methods it has those of ``short_list.toml``.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from ..tables.runs import EXECUTION_KEYS, Run, find_runs
 from ..tables.stats import INTERVALS
 
 FOLDER = Path(__file__).parents[1] / "suites"
+SHORT_LIST = Path(__file__).with_name("short_list.toml")
 ROLES = ("rival", "control")
 RULES = ("best_val", "final")  # the others select on test data
 Grid = Mapping[str, Sequence[Value]]
@@ -211,6 +212,7 @@ def _suite(name: str, given: dict[str, Any]) -> Suite:
         SuiteData(settings=flatten(d.pop("set")), **{"interval": usual, **d})
         for d in given.pop("data")
     ]
+    listed = given.pop("method", None) or read_toml(SHORT_LIST)["method"]
     methods = [
         SuiteMethod(
             name=key,
@@ -218,7 +220,7 @@ def _suite(name: str, given: dict[str, Any]) -> Suite:
             grid=flatten(m.pop("grid", {})),
             **m,
         )
-        for key, m in given.pop("method").items()
+        for key, m in listed.items()
     ]
     return Suite(
         name=name,

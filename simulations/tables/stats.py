@@ -49,12 +49,14 @@ class Difference:
     """Differences in points, one for each pair of runs on the same seeds and split.
 
     ``split_seeds`` has the split seed of each. ``gains``: each client's mean difference
-    over the pairs, in points of which more is better; empty if clients are not known.
+    over the pairs, in points of which more is better, for ``clients``; empty if these
+    are not known.
     """
 
     values: tuple[float, ...]
     split_seeds: tuple[int, ...]
     gains: tuple[float, ...] = ()
+    clients: tuple[int, ...] = ()
 
     @property
     def num_pairs(self) -> int:
@@ -65,6 +67,11 @@ class Difference:
     def mean(self) -> float:
         """Mean difference, the middle of its interval: each split counts alike."""
         return statistics.fmean(trials(self.values, self.split_seeds))
+
+    @property
+    def by_client(self) -> dict[int, float]:
+        """Gains by client."""
+        return dict(zip(self.clients, self.gains, strict=True))
 
     @property
     def num_not_worse(self) -> int:

@@ -20,6 +20,7 @@ from fedgraph_flwr.core.files import project_root
 from simulations.benchmark import run_suite as benchmark
 from simulations.benchmark import suite as kept_runs
 from simulations.benchmark.output import latex, page
+from simulations.benchmark.recommend import recommend
 from simulations.benchmark.suite import (
     FOLDER,
     SuiteMethod,
@@ -206,6 +207,33 @@ def test_no_difference_below_that_of_fedavg_from_itself_is_judged(tiny):
         _, (duel,) = benchmark.make_reports(suite, methods, chosen, found, floors)
         words.append(duel.word)
     assert words == ["better", "not separated"]
+
+
+def test_the_simplest_method_that_nothing_beats_is_recommended():
+    """Scores of five pairs; differences have to vary to be judged."""
+
+    def words(fedavg, best, *, floor=0.1):
+        wave = (0.0, 0.001, -0.001, 0.002, -0.002)
+        scores = {"local": 0.5, "fedavg": fedavg, "best": best, "centralized": 0.9}
+        rows = {
+            name: results(name, [score + k * w for w in wave])
+            for k, (name, score) in enumerate(scores.items())
+        }
+        for name, of in rows.items():  # clients decide, where they are known
+            up = 0.0 if name == "local" else 0.2
+            of["best_val per client"] = [{0: v + up, 7: v - up} for v in of["best_val"]]
+        how = {"rule": "best_val", "interval": "t", "floor": floor}
+        return recommend("D", ["fedavg", "best"], rows, **how)
+
+    assert words(0.6, 0.6).startswith("D: take fedavg. It is better than training")
+    assert words(0.6, 0.7).startswith("D: take best. ")
+    assert "on average clients 7 lose; all data in one place: +20" in words(0.6, 0.7)
+    assert "clients 7 lose" not in words(0.8, 0.8)
+    assert words(0.6, 0.7, floor=1.5).endswith("more; noise floor 1.50.")
+    alone = words(0.5, 0.5)
+    assert alone.startswith("D: train alone. No method is shown to be better; the")
+    assert "in 80 % of such comparisons; all data in one place: +40" in alone
+    assert words(0.6, 0.7, floor=30).startswith("D: train alone.")
 
 
 @pytest.mark.parametrize(
