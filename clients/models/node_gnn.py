@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +69,8 @@ class NodeGNN(nn.Module):
         ``readout`` is the last of ``num_layers`` convolutions, and not one more layer.
     """
 
+    PARTS: ClassVar[int] = 1  # of what ``readout`` reads, each as wide as a layer
+
     def __init__(
         self,
         num_features: int,
@@ -89,7 +91,7 @@ class NodeGNN(nn.Module):
         )
         self.out_features = num_classes
         last = conv if ends_in_conv else linear
-        self.readout: Any = last(widths[-1], num_classes, generator)
+        self.readout: Any = last(self.PARTS * widths[-1], num_classes, generator)
 
     def convolve(
         self,

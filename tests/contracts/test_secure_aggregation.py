@@ -49,7 +49,7 @@ SPLITS = {
 }
 VICTIM = 1
 PERSONAL = (
-    *("centralized", "fedgkd", "fedgta", "fedpub", "local", "self-weight"),
+    *("centralized", "fedaux", "fedgkd", "fedgta", "fedpub", "local", "self-weight"),
     "spreadgnn",
 )
 
