@@ -25,7 +25,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from fedgraph_flwr.core.config import PAPER, READ_FEATURES, READ_WEIGHTS, RunSettings
+from fedgraph_flwr.core.config import (
+    OF_PAPERS,
+    PAPER,
+    READ_FEATURES,
+    READ_WEIGHTS,
+    RunSettings,
+)
 from fedgraph_flwr.core.data import (
     DiffusionSpec,
     GraphSet,
@@ -76,6 +82,7 @@ from .training import (
 )
 
 _ASKED = "asked-so-far"  # in the state
+_START_NOISE = 1e-7  # standard deviation
 
 
 Metrics = dict[str, int | float]
@@ -98,6 +105,7 @@ class GraphClient(ClassicClient, Generic[P]):
     # Its model is that of the task, whose encoder a run may choose; never so in a class
     # with a build_model of its own that does not say so.
     TAKES_ENCODER: ClassVar[bool] = False
+    ENCODERS: ClassVar[tuple[str, ...]] = (PAPER,)  # what build_model itself makes
     # Why its models cannot predict outside of a run, or other clients' items in it.
     WHY_NOT: ClassVar[str] = "its class has no function predict"
     NOT_ELSEWHERE: ClassVar[str] = ""
@@ -106,8 +114,8 @@ class GraphClient(ClassicClient, Generic[P]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         own = vars(cls)
-        if "build_model" in own and "TAKES_ENCODER" not in own:
-            cls.TAKES_ENCODER = False
+        if "build_model" in own and not own.keys() & {"TAKES_ENCODER", "ENCODERS"}:
+            cls.TAKES_ENCODER, cls.ENCODERS = False, (PAPER,)
 
     def __init__(self, job: Job[P]) -> None:
         self.job, self.params, self.data = job, job.params, job.data
@@ -393,7 +401,7 @@ class GraphClient(ClassicClient, Generic[P]):
         """
         encoder = settings.encoder
         is_plain = graphs.is_undirected and graphs.is_simple
-        if encoder == PAPER and not (is_plain or cls.READS_EDGES):
+        if encoder in OF_PAPERS and not (is_plain or cls.READS_EDGES):
             raise DataError(
                 f"{graphs.name} has {' and '.join(graphs.beside)}, which this model"
                 " does not read: it sums over neighbours of undirected graphs without"
@@ -747,4 +755,11 @@ class GraphClient(ClassicClient, Generic[P]):
 def start_of(client: type[GraphClient[P]], spec: ModelSpec[P]) -> Start:
     """Make the model before round 1 of clients of this class."""
     model = client.build_model(spec)
+    if draw := spec.settings.start_noise:
+        seed = derive_seed(spec.settings.seed, "start-noise", draw)
+        noise = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for tensor in model.parameters():
+                drawn = torch.randn(tensor.shape, generator=noise)
+                tensor.add_(drawn, alpha=_START_NOISE)
     return Start(model, tuple(client.shared_names(model, spec.settings)))

@@ -141,7 +141,7 @@ def distil(
     graph that is returned has an edge where a_uv > 0, without noise.
     """
     frozen = copy.deepcopy(model).requires_grad_(False)
-    num_classes = frozen.readout.out_features
+    num_classes = frozen.out_features
     x = x0.detach().clone().requires_grad_(True)
     logits = label_logits(y0, num_classes).to(x0.device).requires_grad_(True)
     optimizer = Adam([x, logits], lr=recipe.learning_rate, fused=True)

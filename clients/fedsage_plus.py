@@ -17,7 +17,7 @@ from flwr.common.logger import log
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.core.config import Settings
+from fedgraph_flwr.core.config import PAPER, Settings
 from fedgraph_flwr.core.data import IntArray
 from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 from fedgraph_flwr.core.wire import NamedArrays, select
@@ -54,7 +54,7 @@ class FedSageClient(NodeClassifierClient[Settings]):
     """FedAvg of a GraphSAGE (FedGKD, Sec. B.2); no neighbours are generated."""
 
     TAKES_ENCODER = False
-    CONV = SAGEConv
+    CONV, ENCODERS = SAGEConv, (PAPER,)
 
 
 @final
@@ -63,7 +63,7 @@ class FedSagePlusClient(NodeClassifierClient[FedSagePlusParams]):
 
     TAKES_ENCODER = False
     model: NodeGNN
-    CONV = SAGEConv
+    CONV, ENCODERS = SAGEConv, (PAPER,)
     WHY_NOT = NOT_ELSEWHERE = (
         "the model of fedsage+ reads a graph that was mended with generated"
         " neighbours, and the generator is not kept; train with fedsage to predict"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from types import MappingProxyType
 
-from fedgraph_flwr.core.config import PAPER, RunSettings
+from fedgraph_flwr.core.config import OF_PAPERS, RunSettings
 from fedgraph_flwr.core.errors import ConfigError, unknown_name
 from fedgraph_flwr.core.method import Method
 from fedgraph_flwr.core.plugins import is_plugin, load
@@ -258,6 +258,7 @@ DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
             ),
             _own(_nodes(GRAPH_CSV, "raw", partition=FILES), {"held-out": 0.2}),
             *map(_nodes, ("Cora", "CiteSeer", "PubMed", "Photo", "Computers")),
+            *map(_nodes, ("CS", "Physics")),
             _nodes("ogbn-arxiv", "raw"),
             # some have features below 0, which have no use of a row's sum
             *(_nodes(name, "raw") for name in HETEROPHILOUS),
@@ -331,6 +332,7 @@ def list_unread(settings: RunSettings) -> list[str]:
     is_unread = {
         **{key: key not in of_csv for key in _CSV_KEYS[SMILES_CSV]},
         "batch-size": info.is_one_graph,  # an epoch on one graph is one step
+        "component": not (info.is_one_graph and is_cut(settings)),
         "data-dir": settings.dataset in (SYNTHETIC, PLANTED),
         "dirichlet-alpha": settings.partition not in _BY_ALPHA,
         "dominance": settings.partition != "dominance",
@@ -353,7 +355,7 @@ def reads_edges(settings: RunSettings) -> bool:
         made = (resolve_name(n) if isinstance(n, str) else n for n in named)
         if any(getattr(one, "READS_EDGES", False) for one in made):
             return True
-    return settings.dataset in WITH_EDGES or settings.encoder != PAPER
+    return settings.dataset in WITH_EDGES or settings.encoder not in OF_PAPERS
 
 
 def is_one_set(settings: RunSettings) -> bool:

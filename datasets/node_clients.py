@@ -37,16 +37,21 @@ def node_client(name: str, settings: RunSettings, client_id: int) -> GraphPartit
     if name in TRANSFERS:
         whole, tests = load_transfers(name, **places), given_tests(name, **places)
     else:
-        whole = load_node_graph(name, settings.features, **places)
+        component = settings.component
+        whole = load_node_graph(name, settings.features, component, **places)
     ids = cut_graph(
         Whole(f"{whole.name} {whole.raw_sha256}", whole),
         settings.partition,
         settings.num_clients,
         settings.split_seed,
+        settings.dirichlet_alpha,
     )[client_id]
     roles = np.full(whole.num_nodes, NO_ROLE)
     drawn = np.setdiff1d(np.flatnonzero(whole.y >= 0), tests)
-    if settings.task not in OF_EDGES:  # whose roles are drawn of a client's edges
+    if settings.split == "classes":  # of this client
+        seed = derive_seed(settings.split_seed, name, client_id)
+        roles[ids] = roles_by_class(whole.y[ids], settings, seed)
+    elif settings.task not in OF_EDGES:  # whose roles are drawn of a client's edges
         roles[drawn] = draw_roles(len(drawn), settings, settings.split_seed)
     if len(tests):  # the publisher's; what is drawn to test trains
         check_is_drawn(settings, f"nodes of {name}")
@@ -124,6 +129,27 @@ def draw_roles(
     return roles
 
 
+def roles_by_class(y: IntArray, settings: RunSettings, seed: int) -> IntArray:
+    """Role of each node of one client, drawn within each class.
+
+    Of n nodes of a class the first floor((1 - held_out) n) of a permutation train,
+    those up to floor((1 - held_out / 2) n) validate, the rest test: a class may have
+    no training node.
+
+    Source
+    ------
+    Protocol of FedTAD and OpenFGL.
+    """
+    rng, roles = numpy_rng(seed, "nodes", "roles"), np.full(len(y), NO_ROLE)
+    shares = 1 - settings.held_out, 1 - settings.held_out / 2
+    for label in np.unique(y[y >= 0]):
+        members = rng.permutation(np.flatnonzero(y == label))
+        ends = [int(len(members) * share + 1e-9) for share in shares]
+        for role, part in zip((TRAIN, VAL, TEST), np.split(members, ends), strict=True):
+            roles[part] = role
+    return roles
+
+
 def _shares(sizes: IntArray, count: int, *, keep: int) -> IntArray:
     """Share ``count`` out by sizes; each has one if it then keeps as many as ``keep``.
 
@@ -144,7 +170,7 @@ def _shares(sizes: IntArray, count: int, *, keep: int) -> IntArray:
 
 @lru_cache(maxsize=2)
 def cut_graph(
-    whole: Whole[GraphSet], kind: str, num_clients: int, seed: int
+    whole: Whole[GraphSet], kind: str, num_clients: int, seed: int, alpha: float
 ) -> list[IntArray]:
     """Cut a graph, whose features do not matter, into the nodes of each client."""
-    return partition_nodes(kind, whole.content, num_clients, seed=seed)
+    return partition_nodes(kind, whole.content, num_clients, seed=seed, alpha=alpha)

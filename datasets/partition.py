@@ -38,6 +38,7 @@ from .partitioners import NODE_PARTITIONERS, check_overlap
 from .plugged import plugged_client
 from .public.moleculenet import load_moleculenet
 from .public.natural import NATURAL, natural_graphs
+from .public.node_graphs import NODE_SOURCES
 from .public.tu import load_tu
 from .splits import ALL as ALL_TASKS
 from .splits import add_noise, check_noise, mask_tasks
@@ -282,6 +283,7 @@ def check_settings(settings: RunSettings) -> None:
     has_times = info.name in _FROM_TABLES or label_kind(settings) in ("edges", "links")
     for split, is_there, why in (
         ("time", has_times, "only edges and own tables have times"),
+        ("classes", info.name in NODE_SOURCES, "it is for nodes of public graphs"),
         ("scaffold", BONDS in info.features, "only molecules of SMILES have scaffolds"),
     ):
         if settings.split == split and not is_there:

@@ -10,6 +10,7 @@ client, the ascending node numbers of its induced subgraph.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -28,6 +29,7 @@ DIRICHLET_MIN_GRAPHS = 10  # below that, validation and test sets say nothing
 MAX_DRAWS = 100_000  # of client sizes that leave nobody with too few graphs
 CHUNK_SIZE = 50  # GCFL's code: the contiguous block each client starts with
 OVERLAP_SIZES = (50, 150)  # GCFL's code: client sizes, upper end excluded
+DELTA = 20  # FedTAD's code: nodes by which clients may differ from equal sizes
 DOMINANCE = 0.8  # FCLG, recovered from Table II: the owners' share of a class
 
 
@@ -404,13 +406,7 @@ def louvain(graph: GraphSet, num_clients: int, *, seed: int) -> list[IntArray]:
     ------
     Blondel et al. 2008, by networkx; dealt out as in FedSage (Zhang et al. 2021).
     """
-    import networkx as nx  # here, as it takes a second to import
-
-    plain = nx.Graph()
-    plain.add_nodes_from(range(graph.num_nodes))
-    plain.add_edges_from(graph.edge_index.T.tolist())
-    drawn = derive_seed(seed, "partition", "louvain") % 2**32
-    communities = nx.community.louvain_communities(plain, seed=drawn)
+    communities = _communities(graph, seed)
     if len(communities) < num_clients:
         raise DataError(
             f"Louvain finds {len(communities)} communities in {graph.name}, fewer than"
@@ -419,16 +415,71 @@ def louvain(graph: GraphSet, num_clients: int, *, seed: int) -> list[IntArray]:
         )
     owner = np.zeros(graph.num_nodes, np.int64)
     sizes = [0] * num_clients
-    for members in sorted(communities, key=lambda c: (-len(c), min(c))):
+    for members in communities:
         client = sizes.index(min(sizes))
-        owner[sorted(members)] = client
+        owner[members] = client
         sizes[client] += len(members)
     return _of_each(owner, num_clients)
 
 
+def _communities(graph: GraphSet, seed: int) -> list[list[int]]:
+    """Nodes of each Louvain community, ascending; the largest community first."""
+    import networkx as nx  # here, as it takes a second to import
+
+    plain = nx.Graph()
+    plain.add_nodes_from(range(graph.num_nodes))
+    plain.add_edges_from(graph.edge_index.T.tolist())
+    drawn = derive_seed(seed, "partition", "louvain") % 2**32
+    found = nx.community.louvain_communities(plain, seed=drawn)
+    return sorted(map(sorted, found), key=lambda c: (-len(c), c[0]))
+
+
+def louvain_delta(graph: GraphSet, num_clients: int, *, seed: int) -> list[IntArray]:
+    """Louvain communities in clients of nearly equal size.
+
+    A community above N / n - 20 nodes is cut into pieces of so many. Pieces, the
+    largest first, are dealt out in a circle: to the next client that stays below N / n
+    + 20 with it. A client that has N / n nodes leaves the circle, while two or more are
+    left. A piece that fits nowhere goes to the client with the fewest nodes.
+
+    Source
+    ------
+    Protocol of FedTAD (Zhu et al. 2024, arXiv:2404.14061) and OpenFGL. Differs: what
+    fits nowhere goes to the smallest client, and not to one that a search ends at.
+    """
+    share = graph.num_nodes // num_clients
+    cap = max(share - DELTA, 1)
+    pieces = [
+        members[i : i + cap]
+        for members in _communities(graph, seed)
+        for i in range(0, len(members), cap)
+    ]
+    owned: list[list[int]] = [[] for _ in range(num_clients)]
+    circle = deque(range(num_clients))
+    for piece in sorted(pieces, key=len, reverse=True):
+        while len(circle) > 1 and len(owned[circle[0]]) >= share:
+            circle.popleft()
+        fits = (len(owned[c]) + len(piece) < share + DELTA for c in circle)
+        if (steps := next((k for k, fit in enumerate(fits) if fit), None)) is None:
+            min(owned, key=len).extend(piece)
+            continue
+        circle.rotate(-steps)
+        owned[circle[0]].extend(piece)
+    return [np.array(sorted(nodes), np.int64) for nodes in owned]
+
+
+def node_labels(
+    graph: GraphSet, num_clients: int, *, seed: int, alpha: float
+) -> list[IntArray]:
+    """Label skew of nodes, as :func:`dirichlet_labels`; edges between clients go."""
+    return dirichlet_labels(graph.y, num_clients, seed=seed, alpha=alpha)
+
+
 NODE_PARTITIONERS: Mapping[str, Callable[..., list[IntArray]]] = MappingProxyType(
     {
+        "dirichlet-labels": node_labels,
         "louvain": louvain,
+        "louvain-delta": louvain_delta,
         "metis": metis,
         "metis-overlap": metis_overlap,
         "metis-overlap-replacement": partial(metis_overlap, replace=True),
@@ -437,9 +488,9 @@ NODE_PARTITIONERS: Mapping[str, Callable[..., list[IntArray]]] = MappingProxyTyp
 
 
 def partition_nodes(
-    kind: str, graph: GraphSet, num_clients: int, *, seed: int
+    kind: str, graph: GraphSet, num_clients: int, *, seed: int, alpha: float
 ) -> list[IntArray]:
-    """Partition by name (a key of ``PARTITIONERS``); every client gets a node.
+    """Partition by name (a key of ``NODE_PARTITIONERS``); every client gets a node.
 
     Raises
     ------
@@ -453,7 +504,8 @@ def partition_nodes(
             f"more clients than nodes: num-clients is {num_clients}, but {graph.name}"
             f" has {graph.num_nodes} nodes; set num-clients lower"
         )
-    clients = NODE_PARTITIONERS[kind](graph, num_clients, seed=seed)
+    own = {"alpha": alpha} if kind == "dirichlet-labels" else {}
+    clients = NODE_PARTITIONERS[kind](graph, num_clients, seed=seed, **own)
     empty = [client for client, nodes in enumerate(clients) if not len(nodes)]
     if empty:
         raise DataError(

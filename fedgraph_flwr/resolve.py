@@ -11,7 +11,16 @@ import datasets
 
 from .core import plugins
 from .core.attack_settings import AttackSettings, check_attack
-from .core.config import AUTO, PAPER, RunSettings, Settings, build, check_tables
+from .core.config import (
+    AUTO,
+    GCN2,
+    OF_PAPERS,
+    PAPER,
+    RunSettings,
+    Settings,
+    build,
+    check_tables,
+)
 from .core.errors import ConfigError
 from .core.plugins import PluginSettings
 from .core.privacy_settings import PrivacySettings, check_privacy, private_features
@@ -291,6 +300,8 @@ def _check_encoder(
     encoder, is_own = settings.encoder, settings.encoder == PAPER
     is_of_edges = method.task.key in OF_EDGES
     fits = not is_of_edges if is_own else method.client.TAKES_ENCODER
+    if encoder == GCN2:
+        fits = not is_of_edges and GCN2 in method.client.ENCODERS
     if not fits:
         must = "not be 'paper'" if is_of_edges else "be 'paper'"
         raise ConfigError(
@@ -346,7 +357,7 @@ def _unread(
     usual = defaults()
     who = {key: f"method {settings.method!r}" for key in usual if key not in known}
     encoder = settings.encoder
-    of_encoder = {"direction": encoder == PAPER, "pna-degree": encoder != "pna"}
+    of_encoder = {"direction": encoder in OF_PAPERS, "pna-degree": encoder != "pna"}
     who |= {k: f"encoder {encoder!r}" for k, holds in of_encoder.items() if holds}
     fields = RunSettings.config_fields()
     if any(run_config[k] == AUTO for k, f in fields.items() if f.metadata["rule"].auto):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -15,6 +16,7 @@ from fedgraph_flwr.core.network import Network
 from fedgraph_flwr.core.privacy_settings import PrivacySettings
 from fedgraph_flwr.core.robust_settings import RobustSettings
 from fedgraph_flwr.core.secure_aggregation import MISSED, SecureAggregation
+from fedgraph_flwr.core.tasks import NODE_CLASSIFICATION, OF_EDGES
 from fedgraph_flwr.core.wire import (
     BY_PRECISION,
     CLASS_WEIGHTS,
@@ -271,8 +273,13 @@ class Paper(ABC):
 
     def inert(self) -> str:
         """Say why the method did nothing of its own, after its name; "" if it did."""
-        is_unsplit = len(self.clusters()) == 1
-        return self.params.inert() or (self.UNSPLIT if is_unsplit else "")
+        if len(self.clusters()) == 1 and self.UNSPLIT:
+            return self.UNSPLIT
+        epochs, size = self.settings.local_epochs, self.settings.batch_size
+        most = max(self.clients[c].num_train for c in self.trainers())
+        is_whole = self.settings.task in (NODE_CLASSIFICATION.key, *OF_EDGES)
+        steps = epochs * (1 if is_whole else math.ceil(most / size))
+        return self.params.inert(epochs, steps)
 
     def network(self) -> Network | None:
         """Say which clients are neighbours, and who has dropped out; None without."""

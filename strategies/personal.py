@@ -86,6 +86,24 @@ def _mix(
         pass
 
 
+def cosine_attention(
+    embeddings: Sequence[NDArray[Any]], alpha: float
+) -> NDArray[np.float64]:
+    """q_ij = exp(alpha cos(e_i, e_j)) / sum over j, shape (n, n).
+
+    A zero embedding has cosine 0 with all others.
+
+    Source
+    ------
+    Baek et al. 2023, arXiv:2206.10206, and the authors' ``models/fedpub/server.py``.
+    """
+    e = np.stack(embeddings).astype(np.float64)
+    e /= np.maximum(np.linalg.norm(e, axis=1, keepdims=True), 1e-12)
+    scores = np.exp(alpha * (e @ e.T - 1))  # cosines are at most 1
+    weights: NDArray[np.float64] = scores / scores.sum(axis=1, keepdims=True)
+    return weights
+
+
 class AbstractPersonalStrategy(AbstractGraphStrategy):
     """Client i receives an average of the clients' models with weights of its own.
 

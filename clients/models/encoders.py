@@ -1,4 +1,4 @@
-"""Encoders that read direction, features and weights of edges: layers of PyG.
+"""Encoders that read direction, features and weights of edges, or no edge at all.
 
 What each of them reads of an edge stands in ``core.config``.
 """
@@ -25,6 +25,19 @@ _PNA = {
     "aggregators": ["mean", "min", "max", "std"],
     "scalers": ["identity", "amplification", "attenuation"],
 }
+
+
+class NoMessages(nn.Module):
+    """A layer that reads each node by itself."""
+
+    def __init__(self, mlp: nn.Module) -> None:
+        super().__init__()
+        self.mlp = mlp
+
+    @override
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """(num_nodes, hidden) -> (num_nodes, hidden)."""
+        return self.mlp(x)  # type: ignore[no-any-return]
 
 
 class Sizes(NamedTuple):
@@ -71,6 +84,7 @@ def _layer(name: str, sizes: Sizes) -> nn.Module:
         "gatv2": lambda: pyg.GATv2Conv(
             width, width, NUM_HEADS, concat=False, edge_dim=edge_dim
         ),
+        "mlp": lambda: NoMessages(mlp()),
         "pna": pna,
         "sage": lambda: pyg.SAGEConv(width, width),
     }

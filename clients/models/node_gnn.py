@@ -1,4 +1,4 @@
-"""GCN and GraphSAGE for node classification: convolutions, then one linear layer.
+"""GCN and GraphSAGE for node classification: convolutions, then one last layer.
 
 Kipf and Welling 2017, arXiv:1609.02907; Hamilton et al. 2017, arXiv:1706.02216. As in
 PyTorch Geometric's ``GCNConv`` and ``SAGEConv`` (tested against both), on sparse
@@ -7,7 +7,9 @@ matrices: messages are never written out edge by edge.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +65,11 @@ class NodeGNN(nn.Module):
         Initialises every tensor, in the order of the layers.
     conv : callable
         ``GCNConv`` or ``SAGEConv``.
+    ends_in_conv : bool
+        ``readout`` is the last of ``num_layers`` convolutions, and not one more layer.
     """
+
+    PARTS: ClassVar[int] = 1  # of what ``readout`` reads, each as wide as a layer
 
     def __init__(
         self,
@@ -75,14 +81,17 @@ class NodeGNN(nn.Module):
         dropout: float,
         generator: torch.Generator,
         conv: Callable[[int, int, torch.Generator], nn.Module] = GCNConv,
+        ends_in_conv: bool = False,
     ) -> None:
         super().__init__()
         self.dropout = dropout
-        widths = [num_features, *[hidden_dim] * num_layers]
+        widths = [num_features, *[hidden_dim] * (num_layers - ends_in_conv)]
         self.convs = nn.ModuleList(
-            conv(widths[k], widths[k + 1], generator) for k in range(num_layers)
+            conv(*pair, generator) for pair in itertools.pairwise(widths)
         )
-        self.readout = linear(hidden_dim, num_classes, generator)
+        self.out_features = num_classes
+        last = conv if ends_in_conv else linear
+        self.readout: Any = last(self.PARTS * widths[-1], num_classes, generator)
 
     def convolve(
         self,
@@ -108,7 +117,10 @@ class NodeGNN(nn.Module):
     ) -> Tensor:
         """(num_nodes, num_classes) of any features and edges."""
         h = self.convolve(x, structure, generator)
-        return self.readout(relu_dropout(h, self.dropout, generator))  # type: ignore[no-any-return]
+        h = relu_dropout(h, self.dropout, generator)
+        if isinstance(self.readout, nn.Linear):
+            return self.readout(h)  # type: ignore[no-any-return]
+        return self.readout(h, structure)  # type: ignore[no-any-return]
 
     @override
     def forward(self, graph: WholeGraph, generator: torch.Generator | None) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.core.config import PAPER
+from fedgraph_flwr.core.config import GCN2, PAPER
 from fedgraph_flwr.core.wire import Parcel
 
 from ..base import GraphClient
@@ -32,13 +32,14 @@ class NodeClassifierClient(GraphClient[P]):
     HEAD: ClassVar[str] = "nodes"  # of encoders: what is predicted
     WHY_NOT = ""
     TAKES_ENCODER = True
+    ENCODERS: ClassVar[tuple[str, ...]] = (PAPER, GCN2)
     data: NodeData
     model: Any  # NodeGNN, or an EdgeGNN
 
     @override
     @classmethod
     def build_model(cls, spec: ModelSpec[P]) -> nn.Module:
-        if spec.settings.encoder != PAPER or cls.HEAD != "nodes":
+        if spec.settings.encoder not in cls.ENCODERS or cls.HEAD != "nodes":
             return edge_gnn(spec, cls.HEAD)
         return cls.gnn(spec, spec.common_generator())
 
@@ -46,7 +47,13 @@ class NodeClassifierClient(GraphClient[P]):
     def gnn(cls, spec: ModelSpec[P], generator: torch.Generator) -> NodeGNN:
         """Graph neural network of the run's sizes."""
         widths = spec.num_features, spec.num_classes
-        return NodeGNN(*widths, **spec.shape(), generator=generator, conv=cls.CONV)
+        return NodeGNN(
+            *widths,
+            **spec.shape(),
+            generator=generator,
+            conv=cls.CONV,
+            ends_in_conv=spec.settings.encoder == GCN2,
+        )
 
     @override
     @classmethod

@@ -153,11 +153,11 @@ def _read_planetoid(raw: Path, name: str) -> Raw:
     return both[0], edges, both[1].argmax(axis=1)
 
 
-def _read_amazon(raw: Path, name: str) -> Raw:
+def _read_matrices(raw: Path, name: str) -> Raw:
     """Read features, as 0 or 1, edges and classes; objects are not unpickled."""
     from scipy.sparse import csr_matrix
 
-    path, found = raw / f"amazon_electronics_{name.lower()}.npz", []
+    path, found = raw / NODE_SOURCES[name].files[0], []
     with np.load(path, allow_pickle=False) as file:
         for kind in ("attr", "adj"):
             parts = tuple(file[f"{kind}_{k}"] for k in ("data", "indices", "indptr"))
@@ -244,9 +244,14 @@ class NodeSource:
 
 
 def load_node_graph(
-    name: str, features: str, *, data_dir: str = "", cache_dir: str = ""
+    name: str,
+    features: str,
+    component: str = "largest",
+    *,
+    data_dir: str = "",
+    cache_dir: str = "",
 ) -> GraphSet:
-    """Load the largest connected component of a graph, as a set of one graph.
+    """Load a graph, or its largest connected component, as a set of one graph.
 
     Edges are made undirected, loops and repeats dropped; nodes keep their order. Arrays
     are memory-mapped; ``y`` has the nodes' classes.
@@ -258,6 +263,8 @@ def load_node_graph(
     features : str
         ``"row-normalized"``: each row divided by its sum, a zero row left as it is;
         ``"raw"``: as in the files.
+    component : str
+        ``"largest"``, or ``"all"``: the whole graph.
     data_dir : str
         As in :func:`~datasets.cache.raw_folder`.
     cache_dir : str
@@ -269,15 +276,18 @@ def load_node_graph(
         If the raw files are missing or unreadable, or features are not finite.
     """
     raw = _find(name, data_dir, cache_root(cache_dir))
-    normalize = features == "row-normalized"
+    normalize, is_largest = features == "row-normalized", component == "largest"
 
     def convert(digest: str) -> GraphSet:
         log.info("converting %s from %s", name, raw)
         found = NODE_SOURCES[name].read(raw, name)
-        return whole_graph(name, *found, normalize=normalize, raw_sha256=digest)
+        return whole_graph(
+            name, *found, normalize=normalize, is_largest=is_largest, raw_sha256=digest
+        )
 
     files = [raw / f for f in NODE_SOURCES[name].files]
-    return graphs_of_files(name, files, convert, cache_dir, f"-{features}")
+    kind = f"-{features}" + ("" if is_largest else "-whole")
+    return graphs_of_files(name, files, convert, cache_dir, kind)
 
 
 def whole_graph(
@@ -287,6 +297,7 @@ def whole_graph(
     y: IntArray,
     *,
     normalize: bool,
+    is_largest: bool = True,
     raw_sha256: str = "",
 ) -> GraphSet:
     """Clean a graph up: undirected, simple, largest component, normalised rows.
@@ -310,7 +321,7 @@ def whole_graph(
             f" edges of nodes up to {last}, the least number is {least}: every node"
             " needs features and a class >= 0; fetch the data set again"
         )
-    ids, kept = largest_component(edges, len(x))
+    ids, kept = simple_edges(edges, len(x), is_largest=is_largest)
     x = np.ascontiguousarray(x[ids], np.float32)
     if normalize:
         total = x.sum(axis=1, keepdims=True, dtype=np.float64)
@@ -329,8 +340,10 @@ def whole_graph(
     )
 
 
-def largest_component(edges: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
-    """Nodes of the largest component, ascending, and the simple edges among them.
+def simple_edges(
+    edges: IntArray, num_nodes: int, *, is_largest: bool = True
+) -> tuple[IntArray, IntArray]:
+    """Nodes of the largest component, or all, ascending, and simple edges among them.
 
     Returns
     -------
@@ -346,8 +359,10 @@ def largest_component(edges: IntArray, num_nodes: int) -> tuple[IntArray, IntArr
     shape = (num_nodes, num_nodes)
     half = sparse.coo_array((ones, (edges[0], edges[1])), shape=shape).tocsr()
     both = ((half + half.T) > 0).tolil() if num_nodes < 2 else (half + half.T) > 0
-    _, component = sparse.csgraph.connected_components(both, directed=False)
-    ids = np.flatnonzero(component == np.bincount(component).argmax())
+    ids = np.arange(num_nodes)
+    if is_largest:
+        _, component = sparse.csgraph.connected_components(both, directed=False)
+        ids = np.flatnonzero(component == np.bincount(component).argmax())
     rows, columns = sparse.csr_array(both)[ids][:, ids].nonzero()
     kept = np.stack([rows, columns])[:, rows != columns]
     order = np.lexsort((kept[1], kept[0]))
@@ -359,9 +374,8 @@ def _planetoid(name: str) -> NodeSource:
     return NodeSource("planetoid", files, _read_planetoid, "Planetoid")
 
 
-def _amazon(name: str) -> NodeSource:
-    file = f"amazon_electronics_{name.lower()}.npz"
-    return NodeSource("amazon", (file,), _read_amazon, "Amazon")
+def _matrices(folder: str, file: str) -> NodeSource:
+    return NodeSource(folder, (f"{file}.npz",), _read_matrices, folder.capitalize())
 
 
 def _heterophilous(name: str) -> NodeSource:
@@ -374,8 +388,10 @@ NODE_SOURCES: Mapping[str, NodeSource] = MappingProxyType(
         "Cora": _planetoid("Cora"),
         "CiteSeer": _planetoid("CiteSeer"),
         "PubMed": _planetoid("PubMed"),
-        "Photo": _amazon("Photo"),
-        "Computers": _amazon("Computers"),
+        "Photo": _matrices("amazon", "amazon_electronics_photo"),
+        "Computers": _matrices("amazon", "amazon_electronics_computers"),
+        "CS": _matrices("coauthor", "ms_academic_cs"),
+        "Physics": _matrices("coauthor", "ms_academic_phy"),
         **{name: _heterophilous(name) for name in HETEROPHILOUS},
         "ogbn-arxiv": NodeSource(
             "ogb",

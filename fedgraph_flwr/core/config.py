@@ -37,6 +37,8 @@ from .rules import (
 
 AUTO = "auto"
 PAPER = "paper"  # encoder of a method's own
+GCN2 = "gcn2"  # in place of the papers' for nodes
+OF_PAPERS = PAPER, GCN2  # take undirected graphs alone
 # Of the others, those that read features of edges, and those that read their weights.
 READ_FEATURES = "gine", "gatv2", "pna"
 READ_WEIGHTS = "gcn", "graphconv", *READ_FEATURES
@@ -96,8 +98,11 @@ class Settings:
         """Say what of a method's table means little in a run of so many rounds."""
         return ()
 
-    def inert(self) -> str:
-        """Say what other method these values make of a method; "" if it is itself."""
+    def inert(self, epochs: int, steps: int) -> str:  # noqa: ARG002
+        """Say what other method a run makes of a method; "" if it is itself.
+
+        ``epochs`` and ``steps`` are the most that a client makes in a round.
+        """
         return ""
 
     @property
@@ -283,6 +288,7 @@ class RunSettings(Settings):
         "files",
         "iid-classwise",
         "louvain",
+        "louvain-delta",
         "metis",
         "metis-overlap",
         "metis-overlap-replacement",
@@ -292,6 +298,8 @@ class RunSettings(Settings):
         auto=True,
     )
     """How one data set is shared out among clients."""
+    component: str = choice("largest", "largest", "all")
+    """Nodes of a public graph: those of its largest connected component, or all."""
     dirichlet_alpha: float = number("auto", 0, low_open=True, auto=True)
     """Concentration of Dirichlet partitions and of `quantity-skew`; smaller is more
     skewed."""
@@ -301,9 +309,9 @@ class RunSettings(Settings):
     held_out: float = number("auto", 0, 1, high_open=True, auto=True)
     """Share of each client's graphs, or of all nodes, kept from training: half
     validates, half tests."""
-    split: str = choice("random", "random", "scaffold", "time")
-    """How items are held out: at random, molecules of rare scaffolds (`scaffold`), or
-    the newest (`time`)."""
+    split: str = choice("random", "random", "classes", "scaffold", "time")
+    """How items are held out: at random, within classes of a client (`classes`), rare
+    scaffolds (`scaffold`), the newest (`time`)."""
     folds: int = integer(1, 1, 20)
     """Parts of a cross-validation within each client; 1: none, `held-out` decides."""
     fold: int = integer(0, 0, 19)
@@ -348,6 +356,9 @@ class RunSettings(Settings):
     """Clients send counts and means of their graphs before round 1."""
     seed: int = integer(10, 0, 2**31 - 1)
     """Run seed: initial tensors, order of batches, dropout."""
+    start_noise: int = integer(0, 0, 2**31 - 1)
+    """For noise floors: above 0 initial tensors are moved by about 1e-7, as this number
+    draws."""
     split_seed: int = integer(123, 0, 2**31 - 1)
     """Seed of partition, split and generated graphs."""
     split_noise_features: float = number(0.0, 0, 1)
@@ -378,14 +389,16 @@ class RunSettings(Settings):
         "gin",
         "gine",
         "gcn",
+        GCN2,
         "graphconv",
         "gatv2",
+        "mlp",
         "pna",
         "sage",
         auto=True,
     )
-    """Layers that read nodes and edges. `paper`: the method's own. `auto`: that, or
-    `gatv2` where edges are learned."""
+    """Layers that read nodes and edges; `mlp`: no edges. `paper`: the method's own.
+    `auto`: that, or `gatv2` for edges."""
     direction: str = choice("both", "both", "forward", "separate")
     """How messages pass along directed edges; `separate`: both ways, by layers of
     their own."""

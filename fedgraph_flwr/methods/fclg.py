@@ -62,6 +62,11 @@ class FCLGParams(Settings):
     """Second loss: FCLG (`graphs`), FCLG-H (`nodes`), Intra-FedAvg (`none`), Intra-KL
     (`kl`), Intra-MSE (`mse`), or as MOON (`previous-round`)."""
 
+    def inert(self, epochs: int, steps: int) -> str:  # noqa: ARG002
+        """Name Intra-FedAvg, where the received model is contrasted with itself."""
+        is_flat = epochs == 1 and self.inter in ("graphs", "nodes")
+        return "has local-epochs 1, a contrast of 0: Intra-FedAvg" if is_flat else ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class InfoMaxParams(Settings):

@@ -34,9 +34,11 @@ class FedProxParams(Settings):
     mu: float = number(0.01, 0)
     """Weight of the proximal term; 0 is FedAvg."""
 
-    def inert(self) -> str:
-        """Name FedAvg, where nothing pulls."""
-        return "" if self.mu else "has fedprox.mu 0: FedAvg"
+    def inert(self, epochs: int, steps: int) -> str:  # noqa: ARG002
+        """Name FedAvg, where nothing pulls, as in a first step."""
+        if not self.mu:
+            return "has fedprox.mu 0: FedAvg"
+        return "" if steps > 1 else "makes one step a round, without a pull: FedAvg"
 
 
 @dataclass(frozen=True, kw_only=True)

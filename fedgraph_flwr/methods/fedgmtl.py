@@ -41,6 +41,10 @@ class FedGMTLParams(Settings):
     task_reg: float = number(1e-4, 0)
     """lambda, weight of tr(Phi^T Omega^-1 Phi) for the heads Phi; 0 is FedAvg."""
 
+    def inert(self, epochs: int, steps: int) -> str:  # noqa: ARG002
+        """Name FedAvg, where tasks have no relations."""
+        return "" if self.task_reg else "has fedgmtl.task-reg 0: FedAvg"
+
 
 METHOD = Method(
     params=FedGMTLParams,

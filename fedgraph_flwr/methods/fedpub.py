@@ -21,7 +21,6 @@ from ..core.tasks import NODE_CLASSIFICATION
 
 EMBEDDING = "fedpub/embedding"
 ALPHA = 3.0  # sharpens exp(alpha cos) / sum; as the authors' for disjoint clients
-MASK_WEIGHT = 1e-3  # lambda_1: smaller entries of masks do not count in evaluation
 
 
 @dataclass(frozen=True, kw_only=True)

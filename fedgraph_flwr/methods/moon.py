@@ -31,6 +31,10 @@ class MoonParams(Settings):
     """Weight of the contrast between models; 0 is FedAvg. The authors tune 0.001 to 10.
     """
 
+    def inert(self, epochs: int, steps: int) -> str:  # noqa: ARG002
+        """Name FedAvg, where nothing contrasts."""
+        return "" if self.mu else "has moon.mu 0: FedAvg"
+
 
 METHOD = Method(
     params=MoonParams,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import pandas as pd
 import typer
 
@@ -23,13 +25,26 @@ from fedgraph_flwr.resolve import defaults, fits
 from ..markup import Report, consoles
 from ..tables import frame
 from ..tables.captions import NONE, make_report, points_text, subtract
-from ..tables.frame import FIELDS, HELD_OUT, ON_ALL, PAIR, RULES, Table, records, table
-from ..tables.stats import TIE, Ranks, ranks
+from ..tables.frame import (
+    FIELDS,
+    HELD_OUT,
+    ON_ALL,
+    PAIR,
+    RULES,
+    Row,
+    Table,
+    pair,
+    records,
+    table,
+)
+from ..tables.stats import CONFIDENCE, TIE, Ranks, ranks
 from ..tables.studies import OWN_START, Study, StudyTable
 from .output import page, write_all
+from .recommend import ALONE, recommend
 from .suite import (
     FOLDER,
     Known,
+    Pair,
     Suite,
     SuiteMethod,
     Trial,
@@ -41,10 +56,29 @@ from .suite import (
     same_code,
     trials,
 )
-from .verdict import EQUAL, INERT, MAJORITY, START, Duel, inert_words, sentence
+from .verdict import (
+    CEILING,
+    EQUAL,
+    INERT,
+    MAJORITY,
+    START,
+    Duel,
+    inert_words,
+    sentence,
+)
 
 _SUITES = ", ".join(sorted(path.stem for path in FOLDER.glob("*.toml")))
 Found = dict[str, dict[str, Table]]  # data set -> method -> results
+Chosen = list[tuple[Trial, Pair]]
+FEDAVG, NO_EDGES, FLOOR_RUNS = "fedavg", "no-edges", 20
+STANDARD = {
+    name: SuiteMethod(name=name, role="control", settings=settings)
+    for name, settings in {
+        FEDAVG: {"method": FEDAVG},
+        NO_EDGES: {"method": FEDAVG, "encoder": "mlp"},
+        CEILING: {"method": CEILING},
+    }.items()
+}
 
 
 def benchmark(
@@ -52,19 +86,22 @@ def benchmark(
         str, typer.Argument(metavar="SUITE", help=f"{_SUITES}, or a file.")
     ],
     *,
-    methods: Annotated[
-        str, typer.Option(help="Candidates, e.g. local,fgx:METHOD of plugins/fgx.py.")
-    ],
     results: Annotated[
         Path, typer.Option(file_okay=False, help="Folder of runs and tables.")
     ],
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Candidates, e.g. local,fgx:METHOD of plugins/fgx.py. Else the rivals."
+        ),
+    ] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side.")] = 1,
     keep: Annotated[
         bool,
         typer.Option("--keep", help="Keep rows and page in docs/runs of this project."),
     ] = False,
 ) -> int:
-    """Compare methods with rivals and controls, and say what is shown.
+    """Compare methods with rivals and controls, say what is shown and what to take.
 
     Start it again to go on: a finished run is never made twice. The exit code is 0 if
     every run is there, 1 if one failed, 2 if nothing could be started.
@@ -79,12 +116,15 @@ def benchmark(
         make = partial(
             make_missing, known=known, results=results, jobs=jobs, keep=keep, tell=tell
         )
-        failed = make([(t, suite.pairs[0]) for t in planned])
+        failed = make([(t, p) for p in suite.pairs for t in planned])
         chosen = chosen_trials(suite, planned, known)
-        failed += [] if failed else make([(t, p) for t in chosen for p in suite.pairs])
+        moved = [] if failed else moved_starts(suite, chosen)
+        failed += make(moved)
+        planned += [t for t, _ in moved]
         check_same_data(planned, known)
         found = collect(suite, chosen, known)
-        reports, duels = make_reports(suite, taking, chosen, found)
+        floors = noise_floors(suite, moved, known, found)
+        reports, duels = make_reports(suite, taking, chosen, found, floors)
         if misfits:
             words = f"Does not fit, left out: {', '.join(misfits)}."
             reports[0] = replace(reports[0], parts=[*reports[0].parts, words])
@@ -108,14 +148,16 @@ def benchmark(
 
 
 def participants(suite: Suite, names: str) -> list[SuiteMethod]:
-    """Candidates first, then the suite's own methods that are no candidates.
+    """Candidates first, then the suite's methods and standard controls that are none.
 
     Raises
     ------
     ConfigError
         There is no candidate, or one is named twice.
     """
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    rivals = [m.name for m in suite.methods if m.role == "rival"]
+    given = names.split(",") if names else rivals
+    wanted = [name.strip() for name in given if name.strip()]
     if not wanted or len(set(wanted)) < len(wanted):
         raise ConfigError(
             "--methods needs names of methods separated by commas, each once, got"
@@ -129,7 +171,8 @@ def participants(suite: Suite, names: str) -> list[SuiteMethod]:
         else SuiteMethod(name=n, role="candidate", settings=plain[n])
         for n in wanted
     ]
-    return candidates + [m for n, m in own.items() if n not in wanted]
+    rest = {n: m for n, m in (STANDARD | own).items() if n not in wanted}
+    return [*candidates, *rest.values()]
 
 
 def fitting(
@@ -147,6 +190,8 @@ def fitting(
         wanted = [d for d in suite.data if m.takes(d.name)]
         config = {**defaults(), **suite.settings}
         fit = [d for d in wanted if fits({**config, **d.settings, **m.settings})]
+        if not fit and m == STANDARD.get(m.name):
+            continue
         if not fit:
             raise ConfigError(
                 f"method {m.name!r} fits no data set of suite {suite.name!r}"
@@ -158,25 +203,63 @@ def fitting(
     return found, misfits
 
 
-def chosen_trials(suite: Suite, planned: Sequence[Trial], known: Known) -> list[Trial]:
-    """Choose one trial for each method and data set, by validation."""
+def chosen_trials(suite: Suite, planned: Sequence[Trial], known: Known) -> Chosen:
+    """Choose one trial for each method, data set and pair, by validation."""
     groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in planned:
         groups.setdefault((trial.data, trial.method), []).append(trial)
-    found = (choose(suite, tried, known) for tried in groups.values())
-    return [trial for trial in found if trial is not None]
+    return [
+        (chosen, seeds)
+        for tried in groups.values()
+        for seeds in suite.pairs
+        if (chosen := choose(tried, seeds, known))
+    ]
 
 
-def collect(suite: Suite, chosen: Sequence[Trial], known: Known) -> Found:
+def moved_starts(suite: Suite, chosen: Chosen) -> Chosen:
+    """List runs of FedAvg that differ from the chosen ones by 1e-7 at the start."""
+    draws = range(1, 1 + math.ceil(FLOOR_RUNS / len(suite.pairs)))
+    return [
+        (replace(trial, config={**trial.config, "start-noise": draw}), seeds)
+        for draw in draws
+        for trial, seeds in chosen
+        if trial.method == FEDAVG
+    ]
+
+
+def collect(suite: Suite, chosen: Chosen, known: Known) -> Found:
     """Results of the chosen trials, named after the methods."""
+    rows: dict[tuple[str, str], list[Row]] = {}
+    for trial, seeds in chosen:
+        row = {**known[trial.row, *seeds], "row": trial.method}
+        rows.setdefault((trial.data, trial.method), []).append(row)
     found: Found = {data.name: {} for data in suite.data}
-    for trial in chosen:
-        keys = [(trial.row, *p) for p in suite.pairs]
-        results = table({**known[k], "row": trial.method} for k in keys if k in known)
-        found[trial.data][trial.method] = results
-    for rows in found.values():
-        rows[MAJORITY] = majority(pd.concat([table([]), *rows.values()]))
+    for (data, method), of_method in rows.items():
+        found[data][method] = table(of_method)
+    for of_data in found.values():
+        of_data[MAJORITY] = majority(pd.concat([table([]), *of_data.values()]))
     return found
+
+
+def noise_floors(
+    suite: Suite, moved: Chosen, known: Known, found: Found
+) -> dict[str, float]:
+    """By data set: what 95 % of differences of FedAvg from itself stay below.
+
+    In points; its runs differ by 1e-7 at the start. A data set without such runs, one
+    of which failed perhaps, is left out.
+    """
+    floors = {}
+    for data, rows in found.items():
+        starts = [(t, p) for t, p in moved if t.data == data]
+        values = list[float]()
+        for draw in sorted({t.config["start-noise"] for t, _ in starts}):
+            of_draw = [(t, p) for t, p in starts if t.config["start-noise"] == draw]
+            results = table(known[k] for t, p in of_draw if (k := (t.row, *p)) in known)
+            values += pair(results, rows[FEDAVG], suite.rule).values
+        if len(values) >= FLOOR_RUNS:
+            floors[data] = float(np.quantile(np.abs(values), CONFIDENCE))
+    return floors
 
 
 def majority(results: Table) -> Table:
@@ -215,8 +298,9 @@ def check_same_data(planned: Sequence[Trial], known: Known) -> None:
 def make_reports(
     suite: Suite,
     methods: Sequence[SuiteMethod],
-    chosen: Sequence[Trial],
+    chosen: Chosen,
     found: Found,
+    floors: Mapping[str, float],
 ) -> tuple[list[Report], list[Duel]]:
     """Word the verdict, the ranks and a table for each data set."""
     candidates = [m.name for m in methods if m.role == "candidate"]
@@ -229,6 +313,7 @@ def make_reports(
             data=d.name,
             difference=diff,
             interval=d.interval,
+            floor=floors.get(d.name, math.nan),
             inert=inert_words(*(found[d.name][n] for n in (c, row) if n != OWN_START)),
         )
         for d in suite.data
@@ -252,14 +337,24 @@ def make_reports(
         d: {
             m: statistics.fmean(v)
             for m, v in of.items()
-            if m != MAJORITY
+            if m not in (MAJORITY, CEILING)
             and (m, d) not in lacking
             and len(v)
             and not inert_words(found[d][m])
         }
         for d, of in scores.items()
     }
-    reports = [_verdict_report(suite, duels, methods, lacking, ranks(complete))]
+    advice = []
+    names = dict.fromkeys([m.name for m in (*suite.methods, *methods)])
+    trained = [n for n in names if n not in (ALONE, CEILING, NO_EDGES)]
+    for d in suite.data:
+        order = [n for n in trained if n in complete[d.name]]
+        if order and ALONE in complete[d.name]:
+            how = {"rule": suite.rule, "interval": d.interval}
+            floor = floors.get(d.name, math.nan)
+            advice.append(recommend(d.name, order, found[d.name], **how, floor=floor))
+    ranking = ranks(complete)
+    reports = [_verdict_report(suite, duels, methods, lacking, ranking, advice)]
     if duels:
         reports.append(_duel_report(duels))
     reports += [_data_report(suite, d.name, chosen, found[d.name]) for d in suite.data]
@@ -272,6 +367,7 @@ def _verdict_report(
     methods: Sequence[SuiteMethod],
     lacking: Sequence[tuple[str, str]],
     ranking: Ranks | None,
+    advice: Sequence[str],
 ) -> Report:
     roles = ", ".join(f"{m.name} ({m.role})" for m in methods)
     roles += f", {MAJORITY} (control, trains nothing)"
@@ -283,10 +379,11 @@ def _verdict_report(
     ]
     parts.append(
         f"{suite.title}. Methods: {roles}. Rule {suite.rule}; {len(suite.pairs)} pairs"
-        f" of run seed and split seed. Each method tried {len(suite.grid)}"
-        f" setting{'s' * (len(suite.grid) > 1)} on each data set, and kept the best by"
-        " validation on the first pair."
+        f" of run seed and split seed. In each pair and on each data set a method tried"
+        f" up to {max(len(suite.points(m)) for m in methods)} settings, and kept the"
+        " best by validation."
     )
+    parts += advice
     parts.append(
         f"Intervals are of 95 % each, not corrected for their number: of {num_open}"
         f" comparisons about {0.05 * num_open:.1f} may exclude 0 by chance."
@@ -325,12 +422,15 @@ def _num_missing(
         (candidate.name, d.name) in lacking or (m.name, d.name) in lacking
         for m in methods
         for d in suite.data
-        if m.name != candidate.name and candidate.takes(d.name) and m.takes(d.name)
+        if m.name not in (candidate.name, CEILING)
+        and candidate.takes(d.name)
+        and m.takes(d.name)
     )
 
 
 def _duel_report(duels: Sequence[Duel]) -> Report:
     headings = ["data", "candidate", "opponent", "pairs", "points [95 %]", "judged"]
+    headings += ["floor", "seen with 80 %"]
     headings += ["win/tie/loss", "clients that gain", "worst client"]
     cells = []
     for d in duels:
@@ -344,21 +444,29 @@ def _duel_report(duels: Sequence[Duel]) -> Report:
                 d.difference.num_pairs,
                 points_text(d.difference, d.interval),
                 d.word,
+                *map(_or_none, (d.floor, d.difference.detectable(d.interval))),
                 "/".join(map(str, d.wins)),
                 f"{gain}/{len(gains)}" if gains else NONE,
                 f"{min(gains):+.2f}" if gains else NONE,
             ]
         )
     words = (
-        "Points of the score. Worst client: its mean difference, in points."
+        "Points of the score. Floor: 95 % of differences between runs of FedAvg that"
+        " differ by 1e-7 at the start are smaller, and no smaller difference is judged."
+        " Seen with 80 %: a true difference of this size would be shown so often."
+        " Worst client: its mean difference, in points."
         f" {START}: the candidate's own model before training."
     )
     shown = pd.DataFrame(cells, columns=headings)
     return Report(title="Differences", parts=[shown, words])
 
 
+def _or_none(value: float) -> str:
+    return NONE if math.isnan(value) else f"{value:.2f}"
+
+
 def _data_report(
-    suite: Suite, data: str, chosen: Sequence[Trial], rows: dict[str, Table]
+    suite: Suite, data: str, chosen: Chosen, rows: dict[str, Table]
 ) -> Report:
     kind = next(d.interval for d in suite.data if d.name == data)
     columns = {"pairs": "pairs", "rounds": "rounds", suite.rule: suite.rule}
@@ -377,12 +485,14 @@ def _data_report(
     if not found:
         return Report(title=data, parts=["No runs."])
     report = make_report(study, StudyTable(title=data, rows=tuple(rows)), found)
-    words = "; ".join(
-        f"{t.method}: {', '.join(f'{k}={v}' for k, v in t.point.items()) or 'defaults'}"
-        for t in chosen
+    counts = Counter(
+        (t.method, ", ".join(f"{k}={v}" for k, v in t.point.items()) or "defaults")
+        for t, _ in chosen
         if t.data == data
     )
-    return replace(report, parts=[*report.parts, f"Chosen by validation: {words}."])
+    words = "; ".join(f"{m}: {point} ({n})" for (m, point), n in counts.items())
+    chose = f"Chosen by validation (in so many pairs): {words}."
+    return replace(report, parts=[*report.parts, chose])
 
 
 def rows_of(planned: Sequence[Trial], known: Known) -> Table:

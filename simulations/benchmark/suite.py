@@ -3,10 +3,11 @@
 Keys of a file: ``title``; ``rule``, by which scores are read; ``also``, metrics shown
 beside the headline's, e.g. macro-f1, or "held-out clients" (none if left out);
 ``interval``, a key of ``INTERVALS``; ``pairs`` of run seed and split seed;
-``[settings]`` of all runs; ``[grid]``, key -> values tried for every method;
-``[[data]]`` with ``name``, ``set`` and, if it differs, ``interval``;
-``[method.<name>]`` with ``role`` (rival or control), ``set`` and, if not all, ``only``
-(names of data).
+``[settings]`` of all runs; ``[grid]``, key -> values tried for every method; ``tries``,
+how many points of its grid each method tries (all if left out); ``[[data]]`` with
+``name``, ``set`` and, if it differs, ``interval``; ``[method.<name>]`` with ``role``
+(rival or control), ``set`` and, if there are any, ``grid`` of its own keys and ``only``
+(names of data). Without methods it has those of ``short_list.toml``.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from clients.store import default_state_dir
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError
 from fedgraph_flwr.core.files import project_root
 from fedgraph_flwr.core.rules import Value, read_toml
+from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.resolve import Resolved, defaults, resolve
 from fedgraph_flwr.results.provenance import git_commit
 from fedgraph_flwr.results.reader import SUMMARY, blaming
@@ -39,8 +43,11 @@ from ..tables.runs import EXECUTION_KEYS, Run, find_runs
 from ..tables.stats import INTERVALS
 
 FOLDER = Path(__file__).parents[1] / "suites"
+SHORT_LIST = Path(__file__).with_name("short_list.toml")
 ROLES = ("rival", "control")
 RULES = ("best_val", "final")  # the others select on test data
+Grid = Mapping[str, Sequence[Value]]
+Pair = tuple[int, int]  # run seed, split seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +67,7 @@ class SuiteMethod:
     role: str
     settings: Mapping[str, Value]
     only: tuple[str, ...] = ()
+    grid: Grid = field(default_factory=dict)
 
     def takes(self, data: str) -> bool:
         """Whether the method is run on a data set of this name."""
@@ -68,17 +76,34 @@ class SuiteMethod:
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """Content of a file; ``grid`` holds every combination of its values."""
+    """Content of a file."""
 
     name: str
     title: str
     rule: str
-    pairs: tuple[tuple[int, int], ...]
+    pairs: tuple[Pair, ...]
     settings: Mapping[str, Value]
-    grid: tuple[Mapping[str, Value], ...]
+    grid: Grid
     data: tuple[SuiteData, ...]
     methods: tuple[SuiteMethod, ...] = field(default=())
     also: tuple[str, ...] = ()
+    tries: int = 0
+
+    def points(self, method: SuiteMethod) -> list[Mapping[str, Value]]:
+        """List what a method tries: all, or ``tries`` points, drawn by its name.
+
+        The first values of the grid are always among them.
+        """
+        grid = {k: v for k, v in self.grid.items() if k not in method.settings}
+        grid |= method.grid
+        every: list[Mapping[str, Value]] = [
+            dict(zip(grid, p, strict=True)) for p in itertools.product(*grid.values())
+        ]
+        if not 0 < self.tries < len(every):
+            return every
+        rng = numpy_rng(0, self.name, method.name, "grid")
+        others = rng.choice(np.arange(1, len(every)), self.tries - 1, replace=False)
+        return [every[i] for i in (0, *sorted(others.tolist()))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +163,7 @@ def load_suite(name: str) -> Suite:
     _check(path, "only", [n for m in suite.methods for n in m.only], names)
     if len(names) < len(suite.data) or len(set(suite.pairs)) < len(suite.pairs):
         raise ConfigError(f"{path}: a data set or a pair stands there twice")
-    if not suite.pairs or not suite.data or not suite.grid:
+    if not suite.pairs or not suite.data or not all(suite.grid.values()):
         raise ConfigError(
             f"{path}: pairs, data and values of the grid must not be empty"
         )
@@ -157,8 +182,8 @@ def trials(suite: Suite, methods: list[SuiteMethod]) -> Iterator[Trial]:
     for data, method in itertools.product(suite.data, methods):
         if not method.takes(data.name):
             continue
-        for point in suite.grid:
-            config = {**suite.settings, **data.settings, **point, **method.settings}
+        for point in suite.points(method):
+            config = {**suite.settings, **data.settings, **method.settings, **point}
             _check_scores(resolve({**defaults(), **config}))
             yield Trial(data=data.name, method=method.name, point=point, config=config)
 
@@ -182,21 +207,26 @@ def _check_scores(resolved: Resolved) -> None:
 
 
 def _suite(name: str, given: dict[str, Any]) -> Suite:
-    usual, grid = given.pop("interval"), given.pop("grid", {})
-    points = itertools.product(*grid.values())
+    usual = given.pop("interval")
     data = [
         SuiteData(settings=flatten(d.pop("set")), **{"interval": usual, **d})
         for d in given.pop("data")
     ]
+    listed = given.pop("method", None) or read_toml(SHORT_LIST)["method"]
     methods = [
-        SuiteMethod(name=key, settings=flatten(m.pop("set")), **m)
-        for key, m in given.pop("method").items()
+        SuiteMethod(
+            name=key,
+            settings=flatten(m.pop("set")),
+            grid=flatten(m.pop("grid", {})),
+            **m,
+        )
+        for key, m in listed.items()
     ]
     return Suite(
         name=name,
         pairs=tuple((int(a), int(b)) for a, b in given.pop("pairs")),
         settings=flatten(given.pop("settings", {})),
-        grid=tuple(dict(zip(grid, point, strict=True)) for point in points),
+        grid=flatten(given.pop("grid", {})),
         data=tuple(data),
         methods=tuple(methods),
         **given,
@@ -274,7 +304,7 @@ def read_run(run: Run) -> Row:
 
 
 def make_missing(
-    wanted: Iterable[tuple[Trial, tuple[int, int]]],
+    wanted: Iterable[tuple[Trial, Pair]],
     known: Known,
     results: Path,
     *,
@@ -323,14 +353,14 @@ def make_missing(
     return failed
 
 
-def choose(suite: Suite, tried: Sequence[Trial], known: Known) -> Trial | None:
-    """Choose the point of the grid by validation on the first pair; ties: the first.
+def choose(tried: Sequence[Trial], pair: Pair, known: Known) -> Trial | None:
+    """Choose the point of the grid by validation within a pair; ties: the first.
 
     None if a point was not measured: a smaller grid would be another benchmark.
     """
     scores = []
     for trial in tried:
-        result = known.get((trial.row, *suite.pairs[0]))
+        result = known.get((trial.row, *pair))
         if result is None or "validation" not in result:
             return None
         scores.append(result["validation"])

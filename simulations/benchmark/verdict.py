@@ -11,7 +11,7 @@ import pandas as pd
 from ..tables.frame import PAIR, Table
 from ..tables.stats import ENOUGH_PAIRS, TIE, Difference
 
-START, MAJORITY = "untrained", "majority"
+START, MAJORITY, CEILING = "untrained", "majority", "centralized"
 BETTER, WORSE, OPEN, EQUAL = "better", "worse", "not separated", "no difference"
 INERT = "no verdict"
 
@@ -21,6 +21,7 @@ class Duel:
     """A candidate against an opponent on one data set.
 
     ``inert`` says which of them did nothing of its own, so that nothing is judged.
+    ``floor``, in points: a smaller difference is not judged; NaN if it is not known.
     """
 
     candidate: str
@@ -28,12 +29,15 @@ class Duel:
     data: str
     difference: Difference
     interval: str
+    floor: float
     inert: str = ""
 
     @property
     def word(self) -> str:
         """``INERT``, or one of the words of :func:`judge`."""
-        return INERT if self.inert else judge(self.difference, self.interval)
+        if self.inert:
+            return INERT
+        return judge(self.difference, self.interval, self.floor)
 
     @property
     def wins(self) -> tuple[int, int, int]:
@@ -43,14 +47,16 @@ class Duel:
         return won, len(values) - won - lost, lost
 
 
-def judge(difference: Difference, interval: str) -> str:
-    """Judge a difference by its interval, as studies do.
+def judge(difference: Difference, interval: str, floor: float) -> str:
+    """Judge a difference by its interval, as studies do, and by the noise floor.
 
     Differences of 0 in every pair are ``EQUAL``, whatever the number of pairs.
     """
     values = difference.values
     if values and all(abs(v) <= TIE for v in values):
         return EQUAL
+    if abs(difference.mean) <= floor:
+        return OPEN
     words = {"shown": BETTER, "contradicted": WORSE}
     return words.get(difference.verdict(interval), OPEN)
 
@@ -58,13 +64,13 @@ def judge(difference: Difference, interval: str) -> str:
 def sentence(candidate: str, duels: Sequence[Duel], missing: int = 0) -> str:
     """Count in one sentence what the intervals show of a candidate.
 
-    What is not trained is no opponent that a candidate has to beat. ``missing`` is the
-    number of comparisons that could not be made.
+    What is not trained, or on all data in one place, is no opponent that a candidate
+    has to beat. ``missing`` is the number of comparisons that could not be made.
     """
     against = [
         d
         for d in duels
-        if d.candidate == candidate and d.opponent not in (START, MAJORITY)
+        if d.candidate == candidate and d.opponent not in (START, MAJORITY, CEILING)
     ]
     words = Counter(d.word for d in against)
     counts = ", ".join(f"{words[w]} {w}" for w in (BETTER, WORSE, EQUAL, OPEN, INERT))

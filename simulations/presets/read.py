@@ -65,9 +65,9 @@ class Preset:
     config: dict[str, Value]
 
 
-def flatten(config: Mapping[str, Any]) -> dict[str, Value]:
+def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
     """Write ``gcfl = {x = 1}`` as ``gcfl.x``."""
-    flat: dict[str, Value] = {}
+    flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):
             flat |= {f"{key}.{k}": v for k, v in value.items()}

@@ -21,7 +21,6 @@ NONE = "-"
 LEAST = "least "
 _INTERVALS = {
     "t": "Student's t",
-    "split-t": "Student's t",
     "corrected-t": "Student's t, corrected for what splits of one data set share",
     "corrected-t-nodes": "Student's t, corrected for what splits of one graph share",
     "corrected-t-natural": "Student's t, corrected for what splits share (20/60)",
@@ -207,6 +206,7 @@ def _difference_cells(study: Study, a: str, b: str, found: Rows) -> Cells:
         "difference": f"{a} - {b}",
         "pairs": str(difference.num_pairs),
         "points [95 %]": _points_or_none(difference, study.interval),
+        "seen with 80 %": _detectable(difference, study.interval),
         "by split": " ".join(f"{m:+.1f}" for m in difference.by_split()) or NONE,
         **also,
         "verdict": common_verdict(study, a, b, found) if study.verdicts else NONE,
@@ -238,6 +238,11 @@ def _points_or_none(difference: Difference | None, kind: str) -> str:
     return (
         points_text(difference, kind) if difference and difference.num_pairs else NONE
     )
+
+
+def _detectable(difference: Difference, kind: str) -> str:
+    value = difference.detectable(kind)
+    return NONE if math.isnan(value) else f"{value:.2f}"
 
 
 def points_text(difference: Difference, kind: str) -> str:
@@ -275,7 +280,7 @@ def _protocol(study: Study, results: Table) -> str:
         for (split, found), of_split in seeds.items()
     )
     is_shared = len(seeds) > 1 and max(map(len, seeds.values())) > 1
-    over = _SHARED if is_shared or study.interval == "split-t" else ""
+    over = _SHARED if is_shared else ""
     commits = ", ".join(sorted(set(results["commit"]) - {""}))
     return (
         f"Protocol: rule {study.rule}; {_SPREADS[study.spread]}. Seeds {words}."

@@ -460,8 +460,8 @@ def pair(ours: Table, theirs: Table, measure: str) -> Difference:
             seeds.append(int(r["split_seed"]))
             gains.append({c: sign * v for c, v in (apart or {}).items()})
     of_all = pd.DataFrame(gains).dropna(axis=1)  # clients that every pair has
-    means = (100 * statistics.fmean(of_all[c]) for c in sorted(of_all))
-    return Difference(tuple(values), tuple(seeds), tuple(means))
+    means = {int(c): 100 * statistics.fmean(of_all[c]) for c in sorted(of_all)}
+    return Difference(tuple(values), tuple(seeds), tuple(means.values()), tuple(means))
 
 
 def _apart(ours: Any, theirs: Any) -> dict[int, float] | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-CONFIDENCE = 0.95
+CONFIDENCE, POWER = 0.95, 0.8
 
 
 def trials(values: Sequence[float], splits: Sequence[int]) -> Sequence[float]:
@@ -32,7 +32,6 @@ def split_means(values: Sequence[float], splits: Sequence[int]) -> list[float]:
 # By kind: whether splits are trials even if there is only one, and test / train data.
 INTERVALS: Mapping[str, tuple[bool, float]] = {
     "t": (False, 0.0),
-    "split-t": (True, 0.0),
     "corrected-t": (True, 10 / 80),
     "corrected-t-nodes": (True, 35 / 30),
     "corrected-t-natural": (True, 20 / 60),
@@ -50,12 +49,14 @@ class Difference:
     """Differences in points, one for each pair of runs on the same seeds and split.
 
     ``split_seeds`` has the split seed of each. ``gains``: each client's mean difference
-    over the pairs, in points of which more is better; empty if clients are not known.
+    over the pairs, in points of which more is better, for ``clients``; empty if these
+    are not known.
     """
 
     values: tuple[float, ...]
     split_seeds: tuple[int, ...]
     gains: tuple[float, ...] = ()
+    clients: tuple[int, ...] = ()
 
     @property
     def num_pairs(self) -> int:
@@ -66,6 +67,11 @@ class Difference:
     def mean(self) -> float:
         """Mean difference, the middle of its interval: each split counts alike."""
         return statistics.fmean(trials(self.values, self.split_seeds))
+
+    @property
+    def by_client(self) -> dict[int, float]:
+        """Gains by client."""
+        return dict(zip(self.clients, self.gains, strict=True))
 
     @property
     def num_not_worse(self) -> int:
@@ -95,21 +101,38 @@ class Difference:
         s^2 / n. Corrected kinds take it as s^2 (1/n + test/train), after Nadeau and
         Bengio, *Inference for the Generalization Error*, Machine Learning 52, 2003.
         """
+        mean, error, n = self._estimate(kind)
+        half = _quantile((1 + CONFIDENCE) / 2, n) * error
+        return mean - half, mean + half
+
+    def detectable(self, kind: str) -> float:
+        """Size of a true difference that would be shown in 80 % of such comparisons.
+
+        NaN without two trials.
+        """
+        _, error, n = self._estimate(kind)
+        return error * (_quantile((1 + CONFIDENCE) / 2, n) + _quantile(POWER, n))
+
+    def _estimate(self, kind: str) -> tuple[float, float, int]:
+        """Mean of the trials, its standard error, and how many they are."""
         by_split, test_to_train = INTERVALS[kind]
         used = (split_means if by_split else trials)(self.values, self.split_seeds)
         n = len(used)
         if n < 2:
-            return math.nan, math.nan
-        from scipy.special import stdtrit
-
-        quantile = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
-        half = quantile * statistics.stdev(used) * math.sqrt(1 / n + test_to_train)
-        mean = statistics.fmean(used)
-        return mean - half, mean + half
+            return math.nan, math.nan, 2
+        error = statistics.stdev(used) * math.sqrt(1 / n + test_to_train)
+        return statistics.fmean(used), error, n
 
     def verdict(self, kind: str) -> str:
         """:func:`verdict` on the interval of a kind, a key of ``INTERVALS``."""
         return verdict(*self.interval(kind), self.num_pairs)
+
+
+def _quantile(share: float, trials: int) -> float:
+    """Quantile of Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(trials - 1, share))
 
 
 def verdict(low: float, high: float, num_pairs: int) -> str:

@@ -87,7 +87,10 @@ def test_fedavg_is_a_plain_loop_of_pyg(run, shared):
         ("gcfl+", {"gcfl.max-norm-threshold": 1e9}, "never split: FedAvg up to"),
         ("gcfl", {**EAGER, "num-clients": 3, "gcfl.min-cluster-size": 2}, ""),
         ("fedprox", {"fedprox.mu": 0.0}, "has fedprox.mu 0: FedAvg"),
+        ("fedprox", {"batch-size": 999}, "makes one step a round, without a pull"),
+        ("moon", {"moon.mu": 0.0}, "has moon.mu 0: FedAvg"),
         ("fedavg", {}, ""),
+        ("fedprox", {"batch-size": 4}, ""),
     ],
 )
 def test_a_method_that_did_nothing_of_its_own_is_marked(run, method, given, why):

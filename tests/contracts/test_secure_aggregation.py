@@ -49,7 +49,7 @@ SPLITS = {
 }
 VICTIM = 1
 SUM = {"secure-aggregation.scores": "sum"}
-PERSONAL = ("centralized", "fedgkd", "fedgta", "fedpub", "local", "spreadgnn")
+PERSONAL = ("centralized", "fedaux", "fedgkd", "fedgta", "fedpub", "local", "spreadgnn")
 
 
 @pytest.fixture(scope="module", autouse=True)

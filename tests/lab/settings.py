@@ -27,7 +27,7 @@ from fedgraph_flwr.resolve import tables
 
 _ROW = re.compile(r"^\| `([^`]+)` \| .* \|$")
 _KINDS = {(bool, False): "true, false", (str, True): "absolute path"}
-_MANY = 8  # names; more have a table of their own
+_MANY = 11
 
 
 def as_toml() -> str:

@@ -25,8 +25,19 @@ DEGREE = 2.5
 ENCODERS = [
     name
     for name in RunSettings.config_fields()["encoder"].metadata["rule"].choices
-    if name != "paper"
+    if name not in ("paper", "gcn2")
 ]
+
+
+class Alone(nn.Module):
+    """Reads no edge."""
+
+    def __init__(self, mlp):
+        super().__init__()
+        self.mlp = mlp
+
+    def forward(self, x, edge_index):
+        return self.mlp(x)
 
 
 def multigraphs(*, directed: bool, compact: bool = False, seed: int = 0) -> GraphSet:
@@ -81,6 +92,7 @@ class Plain(nn.Module):
             "gcn": lambda: pyg.GCNConv(h, h),
             "graphconv": lambda: pyg.GraphConv(h, h),
             "gatv2": lambda: pyg.GATv2Conv(h, h, heads=4, concat=False, edge_dim=d),
+            "mlp": lambda: Alone(mlp()),
             "pna": lambda: pyg.PNAConv(
                 h,
                 h,

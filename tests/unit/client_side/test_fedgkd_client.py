@@ -57,14 +57,14 @@ def test_the_pull_is_lambda_times_the_squared_distance(tmp_path):
 
 
 def test_fedpub_sends_what_its_masked_gcn_makes_of_the_common_graph(
-    tmp_path, monkeypatch
+    tmp_path,
 ):
-    monkeypatch.setattr("clients.fedpub.MASK_WEIGHT", 0.4)
     options = {"dropout": 0.5, "num-layers": 2}
     client = make(tmp_path, method="fedpub", **options)
     with torch.no_grad():
         for mask in client.model.masks:
             mask.copy_(torch.rand(mask.shape, generator=torch.Generator()) * 2 - 1)
+    client.model.threshold = 0.4
     client.model.train()  # dropout and small entries of masks must not count
     found = client.embedding()
     layers = [

@@ -11,13 +11,14 @@ from oracles import fedpub as pub_oracle
 from oracles import fedstar as star_oracle
 from toys import seeded
 
-from clients.fedpub import MaskedGNN, proxy_graph
+from clients.fedpub import proxy_graph
 from clients.fedstar import STRUCTURE, StarGNN
 from clients.graphs import structure
 from clients.graphs.structure import encode_structure
 from clients.graphs.whole_graph import DenseGraph
+from clients.models.masked_gnn import MaskedGNN
 from clients.models.node_gnn import NodeGNN
-from strategies.fedpub import cosine_attention
+from strategies.personal import cosine_attention
 
 seeds = st.integers(0, 2**32 - 1)
 

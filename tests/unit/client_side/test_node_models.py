@@ -96,6 +96,20 @@ def test_no_matrix_is_dense_in_the_number_of_nodes():
         assert matrix.values().numel() <= 50 + whole.adjacency.values().numel()
 
 
+def test_gcn2_is_two_convolutions_and_nothing_after_them(graph):
+    sizes = {"hidden_dim": 5, "num_layers": 2, "dropout": 0.5}
+    model = NodeGNN(6, 3, **sizes, generator=toys.seeded(), ends_in_conv=True)
+    first, last = PygGCN(6, 5), PygGCN(5, 3)
+    for twin, layer in ((first, model.convs[0]), (last, model.readout)):
+        twin.lin.weight.data = layer.weight.data.clone()
+    x, edges = torch.from_numpy(graph.x), torch.from_numpy(graph.edge_index).long()
+    h = first(x, edges).relu()
+    whole = whole_of(graph)
+    torch.testing.assert_close(model(whole, None), last(h, edges), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model.represent(whole.features, whole), h)
+    assert sum(p.numel() for p in model.parameters()) == 6 * 5 + 5 + 5 * 3 + 3
+
+
 def test_dropout_follows_every_relu():
     sizes = {"hidden_dim": 6, "num_layers": 3, "dropout": 0.5}
     model = NodeGNN(6, 3, **sizes, generator=toys.seeded())

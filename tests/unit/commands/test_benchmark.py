@@ -20,8 +20,10 @@ from fedgraph_flwr.core.files import project_root
 from simulations.benchmark import run_suite as benchmark
 from simulations.benchmark import suite as kept_runs
 from simulations.benchmark.output import latex, page
+from simulations.benchmark.recommend import recommend
 from simulations.benchmark.suite import (
     FOLDER,
+    SuiteMethod,
     known_results,
     load_suite,
     same_code,
@@ -76,6 +78,12 @@ def results(row: str, scores: list[float]) -> Any:
     )
 
 
+def participants(suite: Any, names: str) -> Any:
+    """Without the controls that every suite has."""
+    found = benchmark.participants(suite, names)
+    return [m for m in found if m.name not in ("no-edges", "centralized")]
+
+
 def difference(*values: float) -> Difference:
     return Difference(values, SEEDS[: len(values)])
 
@@ -83,7 +91,7 @@ def difference(*values: float) -> Difference:
 def test_a_sentence_counts_what_is_shown_against_trained_methods():
     good, none = difference(1, 2, 1, 2, 1.5), difference(0, 0, 0, 0, 0)
     duels = [
-        Duel(candidate="a", opponent="b", data=d, difference=x, interval="t")
+        Duel(candidate="a", opponent="b", data=d, difference=x, interval="t", floor=0.5)
         for d, x in (("D", good), ("E", none))
     ]
     trivial = [replace(duels[0], opponent=name) for name in (START, MAJORITY)]
@@ -96,8 +104,8 @@ def test_a_sentence_counts_what_is_shown_against_trained_methods():
 def test_what_is_missing_has_no_verdict_and_is_not_claimed(tiny):
     """One failed run of a rival, or all of them: six pairs, of which five are left."""
     suite = tiny(6)
-    methods = benchmark.participants(suite, "fedprox,local")
-    chosen = list(trials(suite, methods))
+    methods = participants(suite, "fedprox,local")
+    chosen = [(t, p) for t in trials(suite, methods) for p in suite.pairs]
 
     def words(fedavg: int, local: int = 6) -> str:
         found = {
@@ -108,7 +116,7 @@ def test_what_is_missing_has_no_verdict_and_is_not_claimed(tiny):
         found["fedavg"] = found["fedavg"][:fedavg]
         found["local"] = found["local"][:local]
         reports, duels = benchmark.make_reports(
-            suite, methods, chosen, {"planted": found}
+            suite, methods, chosen, {"planted": found}, {}
         )
         assert all(d.difference.num_pairs == 6 for d in duels)
         return " ".join(part for part in reports[0].parts if isinstance(part, str))
@@ -128,7 +136,7 @@ def test_what_is_missing_has_no_verdict_and_is_not_claimed(tiny):
 def test_a_method_that_did_nothing_of_its_own_is_not_judged(tiny, idle, *, is_judged):
     """Six pairs, of which five have to be left."""
     suite = tiny(6)
-    methods = benchmark.participants(suite, "fedprox")
+    methods = participants(suite, "fedprox")
     rest = [s % 3 / 100 for s in range(2, 7)]
     found = {
         "fedprox": results("fedprox", [0.95, *(0.9 + v for v in rest)]),
@@ -136,13 +144,96 @@ def test_a_method_that_did_nothing_of_its_own_is_not_judged(tiny, idle, *, is_ju
     }
     found["fedavg"].loc[: idle - 1, "inert"] = "never split"
     reports, (duel,) = benchmark.make_reports(
-        suite, methods, list(trials(suite, methods)), {"planted": found}
+        suite, methods, [], {"planted": found}, {}
     )
     assert duel.word == ("better" if is_judged else "no verdict")
     assert ("1 no verdict" in reports[0].parts[0]) == (not is_judged)
     assert ("of 1 comparisons" in reports[0].parts[2]) == is_judged
     notes = " ".join(part for part in reports[-1].parts if isinstance(part, str))
     assert ("fedavg never split (1 of 6 runs)." in notes) == (idle == 1)
+
+
+def test_each_method_tries_as_many_settings_in_each_pair_and_keeps_its_best(tiny):
+    """Grids of a method's own keys, too; the first values are always tried."""
+    lr, mu = (0.1, 0.01, 0.001), (0.5, 0.1)
+    suite = replace(tiny(2), grid={"learning-rate": lr}, tries=3)
+    own = SuiteMethod(
+        name="p", role="rival", settings={}, grid={"fedprox.mu": mu, "local-epochs": mu}
+    )
+    tried = suite.points(own)
+    first = {"learning-rate": 0.1, "fedprox.mu": 0.5, "local-epochs": 0.5}
+    assert (tried[0], len(tried), suite.points(own)) == (first, 3, tried)
+    fixed = replace(suite.methods[0], settings={"learning-rate": 1.0})
+    assert suite.points(fixed) == [{}]
+    assert [p["learning-rate"] for p in suite.points(suite.methods[0])] == [*lr]
+
+    planned = list(trials(suite, [suite.methods[0]]))
+    best = {(1, 1): 2, (2, 2): 0}
+    known: Any = {
+        (t.row, *seeds): {"validation": float(k == best[seeds])}
+        for k, t in enumerate(planned)
+        for seeds in suite.pairs
+    }
+    chosen = benchmark.chosen_trials(suite, planned, known)
+    assert [(t.point["learning-rate"], p) for t, p in chosen] == [
+        (0.001, (1, 1)),
+        (0.1, (2, 2)),
+    ]
+
+
+def test_no_difference_below_that_of_fedavg_from_itself_is_judged(tiny):
+    suite = tiny(len(SEEDS))
+    methods = participants(suite, "fedprox")
+    of = list(trials(suite, methods))
+    scores = {"fedprox": 0.83, "fedavg": 0.80}
+    known: Any = {}
+    for t in of:
+        jitter = (0.0, 0.001, 0.002, 0.001, 0.003) if t.method == "fedprox" else [0] * 5
+        made = results(t.row, [scores[t.method] + j for j in jitter])
+        known |= {(t.row, r["seed"], r["seed"]): r for r in records(made)}
+    chosen = [(t, p) for t in of for p in suite.pairs]
+    moved = benchmark.moved_starts(suite, chosen)
+    assert len(moved) == 20
+    assert {t.config["start-noise"] for t, _ in moved} == {1, 2, 3, 4}
+    words = []
+    for size in (0.01, 0.05):
+        for t, (seed, _) in moved:
+            up = size * (-1) ** seed
+            r = records(results(t.row, [0.0] * (seed - 1) + [0.80 + up]))[-1]
+            known[t.row, seed, seed] = r
+        found = benchmark.collect(suite, chosen, known)
+        floors = benchmark.noise_floors(suite, moved, known, found)
+        assert floors["planted"] == pytest.approx(100 * size, abs=0.4)
+        _, (duel,) = benchmark.make_reports(suite, methods, chosen, found, floors)
+        words.append(duel.word)
+    assert words == ["better", "not separated"]
+
+
+def test_the_simplest_method_that_nothing_beats_is_recommended():
+    """Scores of five pairs; differences have to vary to be judged."""
+
+    def words(fedavg, best, *, floor=0.1):
+        wave = (0.0, 0.001, -0.001, 0.002, -0.002)
+        scores = {"local": 0.5, "fedavg": fedavg, "best": best, "centralized": 0.9}
+        rows = {
+            name: results(name, [score + k * w for w in wave])
+            for k, (name, score) in enumerate(scores.items())
+        }
+        for name, of in rows.items():  # clients decide, where they are known
+            up = 0.0 if name == "local" else 0.2
+            of["best_val per client"] = [{0: v + up, 7: v - up} for v in of["best_val"]]
+        how = {"rule": "best_val", "interval": "t", "floor": floor}
+        return recommend("D", ["fedavg", "best"], rows, **how)
+
+    assert words(0.6, 0.6).startswith("D: take fedavg. It is better than training")
+    assert words(0.6, 0.7).startswith("D: take best. ")
+    assert "on average clients 7 lose; all data in one place: +20" in words(0.6, 0.7)
+    assert "clients 7 lose" not in words(0.8, 0.8)
+    assert words(0.6, 0.7, floor=1.5).endswith("more; noise floor 1.50.")
+    alone = words(0.5, 0.5)
+    assert alone.startswith("D: train alone. No method is shown to be better; the")
+    assert "in 80 % of such comparisons; all data in one place: +40" in alone
+    assert words(0.6, 0.7, floor=30).startswith("D: train alone.")
 
 
 @pytest.mark.parametrize(
@@ -154,15 +245,16 @@ def test_a_method_that_did_nothing_of_its_own_is_not_judged(tiny, idle, *, is_ju
 )
 def test_a_constant_prediction_stands_beside_every_method(tiny, metric, scores, floor):
     suite = tiny(len(SEEDS))
-    methods = benchmark.participants(suite, "fedavg")
-    chosen = list(trials(suite, methods))[:1]
-    of_all = results(chosen[0].row, [0.9 + 0.01 * s for s in SEEDS])
+    methods = participants(suite, "fedavg")
+    trial = next(trials(suite, methods))
+    chosen = [(trial, p) for p in suite.pairs]
+    of_all = results(trial.row, [0.9 + 0.01 * s for s in SEEDS])
     known = {
         (one["row"], one["seed"], one["seed"]): {**one, "metric": metric, **scores}
         for one in records(of_all)
     }
     found = benchmark.collect(suite, chosen, known)
-    reports, (duel,) = benchmark.make_reports(suite, methods, chosen, found)
+    reports, (duel,) = benchmark.make_reports(suite, methods, chosen, found, {})
     assert (duel.opponent, duel.word) == ("majority", "better")
     expected = [100 * (0.9 + 0.01 * s - floor) for s in SEEDS]
     assert duel.difference.values == pytest.approx(expected)
@@ -232,7 +324,7 @@ def test_every_trial_of_a_suite_can_be_run(name):
     suite = load_suite(name)
     found = list(trials(suite, list(suite.methods)))
     places = sum(len(m.only or suite.data) for m in suite.methods)
-    assert len(found) == places * len(suite.grid)
+    assert len(found) >= places * min(suite.tries or 1, 2)
     changed = replace(found[0], config={**found[0].config, "hidden-dim": 7})
     assert changed.row != found[0].row
 
@@ -263,7 +355,7 @@ def test_results_of_changed_code_are_not_taken(tmp_path, monkeypatch):
 def test_results_on_other_files_are_not_mixed(tiny):
     """Of a folder in which older runs read files that have changed since."""
     suite = tiny(2)
-    planned = list(trials(suite, benchmark.participants(suite, "local")))
+    planned = list(trials(suite, participants(suite, "local")))
     of_all = {"dataset": "planted", "rounds": 1, "split_hash": "new", "data": "new"}
     known = {
         (t.row, *pair): {"row": t.row, "seed": pair[0], "split_seed": pair[1], **of_all}

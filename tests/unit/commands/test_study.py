@@ -107,16 +107,18 @@ def test_differences_on_the_same_split_are_told_together():
     assert np.allclose(found.by_split(), [40, 80])
     # Two splits are two trials, however many seeds each has.
     expected = stats.ttest_1samp([40, 80], 0).confidence_interval(0.95)
-    for kind in ("split-t", "t"):
-        assert np.allclose(found.interval(kind), expected)
+    assert np.allclose(found.interval("t"), expected)
     assert np.ptp(found.interval("corrected-t")) > np.ptp(expected)
     # A mean is the middle of its interval, also with unequal numbers of seeds.
     unequal = Difference((5.0, 5.0, 5.1, 1.0), (7, 7, 7, 5))
-    for kind in ("t", "split-t", "corrected-t"):
+    for kind in ("t", "corrected-t"):
         assert np.mean(unequal.interval(kind)) == pytest.approx(unequal.mean)
-    assert math.isnan(Difference((5.0, 6.0), (7, 7)).interval("split-t")[0])
-    each = Difference((5.0, 6.0), (7, 5))  # one seed on each split
-    assert np.allclose(each.interval("split-t"), each.interval("t"))
+    one_split = Difference((5.0, 6.0), (7, 7))
+    assert math.isnan(one_split.interval("corrected-t")[0])
+    assert math.isnan(one_split.detectable("corrected-t"))
+    # 80 % power: quantiles of t with one degree of freedom, 0.975 and 0.8
+    error = stats.sem([40, 80])
+    assert found.detectable("t") == pytest.approx(error * (12.7062 + 1.3764), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +254,8 @@ def test_tables_show_scores_differences_and_what_is_missing(small):
     assert "### y" not in text
     line = "| a-x | 2 | 40 | 2 | 0.6500 ± 0.0707 | 0.5500 ± 0.0707 | 0.7500 ± 0.0000 |"
     assert f"{line} 0.9000 |" in text
-    assert "| a-x - b-x | 2 | +6.00 [-44.82, +56.82] | +10.0 +2.0 | +10.00 |" in text
+    line = "| a-x - b-x | 2 | +6.00 [-44.82, +56.82] | 56.33 | +10.0 +2.0 | +10.00 |"
+    assert line in text
     assert "Not run: c-x." in text
     seeds = "1 on split hash1 (split seed 1); 2 on split hash2 (split seed 2)"
     assert seeds in " ".join(text.split())

@@ -15,10 +15,10 @@ import datasets
 from datasets import node_clients
 from datasets.node_clients import TEST, TRAIN, VAL, draw_roles
 from datasets.partitioners import NODE_PARTITIONERS, partition_nodes
-from datasets.public.node_graphs import whole_graph
+from datasets.public.node_graphs import load_node_graph, whole_graph
 from fedgraph_flwr.core.errors import ConfigError, DataError
 
-DISJOINT = ("louvain", "metis")
+DISJOINT = ("dirichlet-labels", "louvain", "louvain-delta", "metis")
 
 
 def edges_of(graph):
@@ -36,7 +36,11 @@ def test_clients_of_any_partition_hold_rows_of_the_whole_graph(kind, size, share
     """Specification 4.18, through all that a client is made by."""
     whole = toys.make_whole_graph(size, seed=seed, density=share)
     s = toys.run_settings(
-        dataset="Cora", num_clients=5, partition=kind, split_seed=seed
+        dataset="Cora",
+        num_clients=5,
+        partition=kind,
+        split_seed=seed,
+        dirichlet_alpha=0.5,
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_clients, "load_node_graph", lambda *_, **__: whole)
@@ -130,7 +134,7 @@ def test_roles_by_class_are_as_many_and_each_class_has_its_share(sizes, held_out
 
 def test_draws_with_replacement_leave_fewer_nodes():
     graph = toys.make_whole_graph(2000, density=0.002)
-    held = partition_nodes("metis-overlap-replacement", graph, 5, seed=1)
+    held = partition_nodes("metis-overlap-replacement", graph, 5, seed=1, alpha=0.5)
     share = np.mean([len(ids) for ids in held]) / 2000
     assert share == pytest.approx(1 - np.exp(-0.5), abs=0.01)  # 39 %
     assert all(len(np.unique(ids)) == len(ids) for ids in held)
@@ -145,7 +149,7 @@ def test_draws_with_replacement_leave_fewer_nodes():
         ),
         ("metis-overlap", 7, "multiple of 5 for overlapping parts, got 7"),
         ("louvain", 14, "Louvain finds 12 communities in rings, fewer"),
-        ("iid", 5, "partition of dataset 'Cora' must be 'louv"),
+        ("iid", 5, "partition of dataset 'Cora' must be 'diri"),
     ],
 )
 def test_parts_that_cannot_be_are_refused(settings, partition, clients, message):
@@ -154,17 +158,48 @@ def test_parts_that_cannot_be_are_refused(settings, partition, clients, message)
         datasets.load_partition(config, 0)
 
 
+@pytest.mark.parametrize("clients", [5, 10, 20])
+def test_louvain_delta_makes_clients_of_nearly_equal_size(data_dir, clients):
+    graph = load_node_graph("Cora", "raw", "all", data_dir=data_dir)
+    assert graph.num_nodes == 2708  # Planetoid's, with its small components
+    parts = partition_nodes("louvain-delta", graph, clients, seed=1, alpha=0.5)
+    share = 2708 // clients
+    assert max(map(len, parts)) < share + 20
+    assert sum(map(len, parts)) == 2708
+    # communities stay together: far more edges than a random cut of so many parts has
+    owner = np.empty(2708, int)
+    for client, nodes in enumerate(parts):
+        owner[nodes] = client
+    inside = (owner[graph.edge_index[0]] == owner[graph.edge_index[1]]).mean()
+    assert inside > 3 / clients
+
+
+def test_roles_within_each_class_of_a_client_are_counted_as_floors(settings):
+    config = settings(split="classes", held_out=0.8)
+    for client in range(5):
+        p = datasets.load_partition(config, client)
+        for label in np.unique(p.graphs.y):
+            n = int((p.graphs.y == label).sum())
+            found = [int((p.graphs.y[ids] == label).sum()) for ids in (p.train, p.val)]
+            assert found == [n * 2 // 10, n * 6 // 10 - n * 2 // 10]
+        assert len(p.train) + len(p.val) + len(p.test) == p.graphs.num_nodes
+    with pytest.raises(ConfigError, match="'classes': it is for nodes of public"):
+        toys.resolved("fedavg", dataset="planted", split="classes")
+
+
 def test_a_client_or_a_role_without_nodes_is_refused():
     with pytest.raises(DataError, match=r"nodes with held-out 0.7 leave .* to train"):
         draw_roles(2, toys.run_settings(held_out=0.7), seed=0)
     crowded = toys.make_whole_graph(12, density=0.5)
     with pytest.raises(DataError, match=r"leaves \d+ of 12 clients without a node \("):
-        partition_nodes("metis", crowded, 12, seed=0)
+        partition_nodes("metis", crowded, 12, seed=0, alpha=0.5)
 
 
 @pytest.mark.parametrize(
     ("kind", "seed", "digest"),
     [
+        ("dirichlet-labels", 1, "17e8b6b3b00e"),
+        ("louvain-delta", 1, "2919657aaab7"),
         ("louvain", 1, "4da6bb5332d7"),
         ("louvain", 2, "9d0aa311270f"),
         ("metis", 1, "97500980c68d"),  # of no seed
@@ -178,6 +213,6 @@ def test_a_client_or_a_role_without_nodes_is_refused():
 def test_pinned_cuts_of_a_graph(kind, seed, digest):
     """Whoever changes one changes the split hash of every run on it."""
     whole = toys.make_whole_graph(120, seed=3, density=0.04)
-    parts = partition_nodes(kind, whole, 5, seed=seed)
+    parts = partition_nodes(kind, whole, 5, seed=seed, alpha=0.5)
     text = "".join(str(part.tolist()) for part in parts)
     assert hashlib.sha256(text.encode()).hexdigest().startswith(digest)
