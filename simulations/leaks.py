@@ -22,6 +22,7 @@ import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from logging import WARNING, getLogger
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -206,7 +207,7 @@ def attack_all(
     with ProcessPoolExecutor(
         processes,
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=end_with_parent,
+        initializer=_begin,
     ) as pool:
         for name, given in runs.items():
             setting = Setting(tuple(given.items()), graphs, client)
@@ -229,6 +230,12 @@ def attack_all(
                 continue
             rows += [_summed(row, name) for row in found] if is_summed else found
     return rows, refused, size.level
+
+
+def _begin() -> None:
+    """Begin a process that plays trials: each would log what a run logs once."""
+    end_with_parent()
+    getLogger("flwr").setLevel(WARNING)
 
 
 def _summed(row: Row, name: str) -> Row:

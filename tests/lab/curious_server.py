@@ -284,7 +284,7 @@ def score(
                 others / others.sum(), atoms / atoms.sum()
             ).sum(),
         }
-        if not is_adam and c < inverted and not pads:
+        if not is_adam and told == 1 and c < inverted and not pads:
             sizes = range(12, 25, 4)
             given = {"sizes": sizes, "steps": steps, "rng": rng}
             counts = invert(sent, found, made, int(guess), **given)
