@@ -98,7 +98,7 @@ class Sight(NamedTuple):
     """What there is to see of one trial, and what is to be guessed."""
 
     update: NDArray[np.float32]  # all that is sent, less what was received
-    metrics: Floats  # what the client publishes, by ascending name
+    metrics: Mapping[str, float]  # what the client publishes
     view: float | None  # log-likelihood ratio of the noisy values of the pair, if any
     claim: Claim
     secrets: Mapping[str, Floats]  # of game ``data``, by what they are
@@ -330,13 +330,13 @@ def _play(game: Game, trial: Trial, root: Path) -> Sight:
         client.look = watched
     message = game.messages[trial.client]
     reply = client.participate(message, {SERVER_ROUND: 1})
-    told = dict(sorted(reply.metrics.items()))
+    told = dict(reply.metrics)
     spent = {
         k.removeprefix(METRIC): told.pop(k) for k in [*told] if k.startswith(METRIC)
     }
     return Sight(
         update=_numbers(reply, message),
-        metrics=np.array([*told.values()], np.float64),
+        metrics={name: float(value) for name, value in told.items()},
         view=sum(values) if values else None,
         claim=_claim(spent, trial.game),
         secrets=secrets,

@@ -101,11 +101,12 @@ def attack(
             for n, whose in enumerate(who)
         ]
         seen = play(trials)
+        told = sorted({name for s in seen for name in s.metrics})  # some tell more
         rng = numpy_rng(game.resolved.settings.seed, "leaks", which, "others")
         looks: Looks = {
             "upload": np.stack([s.update for s in seen]),
             "model": _means(seen, pool, len(each) // 2, size, rng),
-            "metrics": np.stack([s.metrics for s in seen]),
+            "metrics": np.array([[s.metrics.get(n, -1.0) for n in told] for s in seen]),
         }
         for what in seen[0].secrets:
             verdicts = _guess_vectors(seen, looks, what, size, rng)

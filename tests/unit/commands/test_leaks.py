@@ -163,11 +163,25 @@ def test_every_method_plays_and_repeats_itself(toy_data, case):
     trials = [Trial(0, game, 0, "x") for game in which]
     once, again = ([play(found, t) for t in trials] for _ in range(2))
     assert [s.update.tobytes() for s in once] == [s.update.tobytes() for s in again]
-    assert [s.metrics.tobytes() for s in once] == [s.metrics.tobytes() for s in again]
+    assert [s.metrics for s in once] == [s.metrics for s in again]
     assert bool(len(once[0].update)) != case.startswith("local")
     assert ("edge" in which) == toys.row(case).task.takes_edge_noise
     of_one = np.concatenate([once[-1].secrets[w] for w in ("labels", "features")])
     assert np.isfinite(of_one).all()
+
+
+def test_numbers_that_are_told_at_times_are_read_too(toy_data):
+    """Such as the class of a model that predicts one alone."""
+    game = known_game(setting())
+    silent = play(game.setting, Trial(0, "member", 1, "x"))._replace(metrics={})
+
+    def played(trials):
+        told = [{"one-class": 1.0} if t.world else {} for t in trials]
+        return [silent._replace(metrics=m) for m in told]
+
+    (row,) = attack(played, game, Size(20, 20, LEVEL), "", ["member"])
+    assert row.verdicts["metrics"].advantage == 1.0
+    assert row.verdicts["upload"].advantage == 0.0
 
 
 def test_who_trains_in_one_place_is_refused(toy_data):
