@@ -34,6 +34,7 @@ from fedgraph_flwr.core.config import (
 )
 from fedgraph_flwr.core.data import (
     DiffusionSpec,
+    GraphPartition,
     GraphSet,
     IntArray,
     balanced_weights,
@@ -599,6 +600,13 @@ class GraphClient(ClassicClient, Generic[P]):
         with self.hiding_failure():
             return join(self.sizes(), self.scores(point))
         return self.sizes()
+
+    @property
+    def scored(self) -> GraphPartition:
+        """The data as scores see them: no training graph, if noise is to hide each."""
+        partition = self.data.partition
+        is_hidden = self.job.privacy.graph_clip > 0
+        return replace(partition, train=partition.train[:0]) if is_hidden else partition
 
     def sizes(self) -> Parcel:
         """Metric of the number of training graphs."""

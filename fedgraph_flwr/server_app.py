@@ -191,7 +191,7 @@ def _begin(grid: Grid, folder: RunFolder, strategy: AbstractGraphStrategy) -> No
     if not is_resumed and resolved.method.task.has_classes:
         _find_rarest(resolved, strategy)
     if not is_resumed and settings.class_weights == "federation":
-        strategy.class_weights = _weights_of_all(strategy)
+        strategy.class_weights = weights_of_all(strategy)
     rarest, by_loss = strategy.rarest, "loss" if settings.csv_label_scale else ""
     folder.so_far.by = AVERAGE_PRECISION if rarest and rarest.chooses else by_loss
     check_same_plugins(resolved.plugin, clients)
@@ -248,7 +248,7 @@ def _find_rarest(resolved: Resolved, strategy: AbstractGraphStrategy) -> None:
         )
 
 
-def _weights_of_all(strategy: AbstractGraphStrategy) -> str:
+def weights_of_all(strategy: AbstractGraphStrategy) -> str:
     """Weights of classes by the training labels of all clients, for the clients."""
     clients = [strategy.clients[c] for c in strategy.trainers()]
     total = np.array(class_totals(clients), np.int64)

@@ -51,7 +51,7 @@ VERBS: Verbs = {
         "simulations.heterogeneity:heterogeneity",
         "How much graphs of data sets, clients and clusters differ.",
     ),
-    "leaks": ("simulations.leaks:leaks", "Attack the privacy of a client's edges."),
+    "leaks": ("simulations.leaks:leaks", "Measure what a run tells of a client."),
     "example-data": (
         "simulations.example_data:example_data",
         "Write example files of own data.",

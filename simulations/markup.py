@@ -28,6 +28,7 @@ TEXTS = frozenset(
         "judged",
         "opponent",
         "property",
+        "secret",
         "seeds",
         "verdict",
     }

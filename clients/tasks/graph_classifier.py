@@ -60,4 +60,4 @@ class GraphClassifierClient(GraphClient[P]):
     @override
     def scores(self, point: str) -> Parcel:
         found = evaluate(self.model, self.data)
-        return class_scores(self.data.partition, point, *found, self.round.facts)
+        return class_scores(self.scored, point, *found, self.round.facts)

@@ -153,7 +153,7 @@ class MultiTaskClient(GraphClient[P]):
         one it is 0.5.
         """
         found: Metrics = {}
-        num_val, (no, yes) = self.data.num_val, training_counts(self.data.partition)
+        num_val, (no, yes) = self.data.num_val, training_counts(self.scored)
         p = probabilities(logits, is_binary=True)
         for k in range(y.shape[1]):
             known = ~np.isnan(y[:, k])

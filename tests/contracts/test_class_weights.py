@@ -17,7 +17,7 @@ from fedgraph_flwr.core.data import balanced_weights
 from fedgraph_flwr.core.errors import ConfigError, RunFailedError, WireError
 from fedgraph_flwr.core.tasks import NODE_CLASSIFICATION
 from fedgraph_flwr.resolve import defaults, resolve
-from fedgraph_flwr.server_app import _weights_of_all
+from fedgraph_flwr.server_app import weights_of_all
 from simulations.tiny_runs import OF_TASK
 
 NODES = dict(OF_TASK[NODE_CLASSIFICATION.name])
@@ -114,10 +114,10 @@ def test_weights_of_all_are_those_of_the_sum():
     counts = {0: (5, 1), 1: (3, 1)}
     clients = {c: toys.info(c, train_counts=k) for c, k in counts.items()}
     strategy = SimpleNamespace(clients=clients, trainers=lambda: sorted(clients))
-    assert read_weights(_weights_of_all(strategy), (2,)) == pytest.approx([0.625, 2.5])
+    assert read_weights(weights_of_all(strategy), (2,)) == pytest.approx([0.625, 2.5])
     clients[1] = toys.info(1, train_counts=(1, 1, 1))
     with pytest.raises(ConfigError, match="needs the same classes at all clients"):
-        _weights_of_all(strategy)
+        weights_of_all(strategy)
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "[1, -1]", "[1, NaN]", '"ab"', "[[[" * 9])

@@ -6,6 +6,8 @@ gradients. Whatever differs has gone around the noise.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import toys
@@ -77,3 +79,20 @@ def test_a_resume_after_a_kill_has_the_same_bytes(lab, method, tmp_path):
     assert "graphs: " in lab.once(method).summary["privacy"]["says"]
     contract.resumes_after_a_kill(lab, method)
     contract.same_bytes_in_any_process(lab, method)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedavg multi-task"])
+def test_scores_know_no_training_label_either(method, tmp_path):
+    """The commonest class is an exact function of them, and so is the rarer of two."""
+    found = []
+    for label in (0, 1):
+        part = toys.make_partition(num_graphs=25)
+        part = toys.with_tasks(part) if "multi" in method else part
+        y = part.graphs.y.copy()
+        y[part.train] = label
+        part = toys.renewed(part, graphs=replace(part.graphs, y=y))
+        client = toys.make_client(tmp_path, method, partition=part, **ON)
+        client.is_last = True
+        found.append(client.scores("post_aggregation").metrics)
+    assert found[0] == found[1]
+    assert any("/loss" in name for name in found[0])

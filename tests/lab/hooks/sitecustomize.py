@@ -6,7 +6,8 @@ folder on ``PYTHONPATH``. Environment variables say what to do.
 ``FEDGRAPH_HEARTBEAT_S``: heartbeat of a SuperNode, 30 s by default. A dead one is
 noticed after two. ``FEDGRAPH_POLL_S``: pause of a SuperNode between two questions for a
 message, 3 s by default. ``FEDGRAPH_WITNESS``: file in which ClientApps write down each
-noise that they draw (``witness.py``).
+noise that they draw (``witness.py``). ``FEDGRAPH_CURIOUS``: folder in which the
+ServerApp writes down each reply (``curious_server.py``).
 """
 
 import os
@@ -56,6 +57,13 @@ def _watch(_):
     keep_witness(Path(os.environ["FEDGRAPH_WITNESS"]))
 
 
+def _record(_):
+    sys.path.append(str(Path(__file__).parents[1]))
+    from curious_server import keep_replies
+
+    keep_replies(Path(os.environ["FEDGRAPH_CURIOUS"]))
+
+
 for variable, action, modules in (
     (
         "FEDGRAPH_HEARTBEAT_S",
@@ -64,6 +72,7 @@ for variable, action, modules in (
     ),
     ("FEDGRAPH_POLL_S", _hurry, ("flwr.supernode.start_client_internal",)),
     ("FEDGRAPH_WITNESS", _watch, ("fedgraph_flwr.client_app",)),
+    ("FEDGRAPH_CURIOUS", _record, ("fedgraph_flwr.server_app",)),
 ):
     for name in modules if os.environ.get(variable) else ():
         sys.meta_path.insert(0, After(name, action))
