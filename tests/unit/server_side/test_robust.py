@@ -249,11 +249,11 @@ REFUSED = [
     ("fedavg", 6, keys("multi-krum", hostile=2), "needs 7 clients in a round"),
     ("fedavg", 8, keys("clip", "buckets", 2), "needs 9 clients in a round"),
     ("fedavg", 12, keys("multi-krum", "buckets", 2), "needs 13 clients in a round"),
-    *((m, 3, keys("rfa"), NO_AVERAGE) for m in ("local", "centralized", "spreadgnn")),
     *(
-        (m, 3, keys("rfa"), OWN)
-        for m in ("self-weight", "fedaux", "fedgkd", "fedgta", "fedpub")
+        (m, 3, keys("rfa"), NO_AVERAGE)
+        for m in ("local", "centralized", "self-weight", "spreadgnn")
     ),
+    *((m, 3, keys("rfa"), OWN) for m in ("fedaux", "fedgkd", "fedgta", "fedpub")),
 ]
 
 
