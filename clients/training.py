@@ -121,8 +121,8 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
         return
     sizes, device = [p.numel() for p in parameters], parameters[0].device
     steps = tensors["adam/step"].clone().to(device).unbind()
-    parts = {
-        w: torch.split(tensors[f"adam/{w}"].to(device), sizes)
+    parts = {  # copies, which the optimiser changes
+        w: torch.split(tensors[f"adam/{w}"].clone().to(device), sizes)
         for w in _MOMENTS
         if f"adam/{w}" in tensors
     }
