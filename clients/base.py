@@ -267,8 +267,19 @@ class GraphClient(ClassicClient, Generic[P]):
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(batch, self.noise)
         loss.backward()  # type: ignore[no-untyped-call]
+        self.steer()
         self.optimizer.step()
         return loss.detach()
+
+    def steer(self) -> None:
+        """Change gradients before a step; nothing unless overridden."""
+
+    def whole_epoch(self) -> list[tuple[Any, float]]:
+        """Batches of all training items in their order, and the share of each."""
+        train, size = self.trained_on(), self.job.settings.batch_size
+        parts = [train[at : at + size] for at in range(0, len(train), size)]
+        batch = self.data.graphs.batch
+        return [(batch(p), len(p) / len(train)) for p in parts]
 
     def update(self, trained: dict[str, Tensor]) -> Parcel:
         """Make what is sent after training: the trained shared tensors.

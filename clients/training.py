@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.optim import Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import IntArray
@@ -59,6 +59,7 @@ _KINDS: dict[str, Callable[..., Optimizer]] = {
     "adam": Adam,
     "adamw": AdamW,
     "amsgrad": functools.partial(Adam, amsgrad=True),
+    "sgd": SGD,
 }
 
 
