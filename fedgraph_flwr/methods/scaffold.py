@@ -45,8 +45,8 @@ class ScaffoldParams(Settings):
     )
 
     control: str = choice("gradient", "gradient", "difference")
-    """New control: `gradient` at the received model (option I), or the `difference` that
-    training made (II), which needs `sgd`."""
+    """New control: `gradient` at the received model (option I), or the `difference`
+    that training made (II), which needs `sgd`."""
 
     def check_shared(self, settings: RunSettings) -> None:
         """Refuse to divide by a rate that no step had."""

@@ -50,7 +50,7 @@ SPLITS = {
 VICTIM = 1
 PERSONAL = (
     *("centralized", "fedgkd", "fedgta", "fedpub", "local", "self-weight"),
-    *("scaffold", "spreadgnn"),
+    *("fedproto", "scaffold", "spreadgnn"),
 )
 
 

@@ -250,6 +250,7 @@ REFUSED = [
     ("fedavg", 8, keys("clip", "buckets", 2), "needs 9 clients in a round"),
     ("fedavg", 12, keys("multi-krum", "buckets", 2), "needs 13 clients in a round"),
     *((m, 3, keys("rfa"), NO_AVERAGE) for m in ("local", "centralized", "spreadgnn")),
+    ("fedproto", 3, keys("rfa"), NO_AVERAGE),
     ("scaffold", 3, keys("rfa"), "adds up controls"),
     *((m, 3, keys("rfa"), OWN) for m in ("self-weight", "fedgkd", "fedgta", "fedpub")),
 ]
