@@ -29,10 +29,10 @@ def test_without_pull_it_is_local(run, config):
 
 
 def test_loss_and_prototypes_are_those_of_the_equations(tmp_path):
-    config = {**NODES, "fedproto.min-count": 2, "fedproto.proximal-lambda": 3.0}
-    client = toys.make_client(
-        tmp_path, "fedproto", partition=toys.make_node_partition(), **config
-    )
+    part = toys.make_node_partition()
+    part, least = toys.renewed(part, train=part.train[:-1]), 4  # one class has 3
+    config = {"fedproto.min-count": least, "fedproto.proximal-lambda": 3.0}
+    client = toys.make_client(tmp_path, "fedproto", partition=part, **NODES, **config)
     graph, model = client.graph, client.model
     classes = len(model.readout.weight)
     goal = np.random.default_rng(0).normal(size=(classes, 8)).astype(np.float32)
@@ -46,7 +46,7 @@ def test_loss_and_prototypes_are_those_of_the_equations(tmp_path):
     sent = client.update({}).arrays
     for c in range(classes):
         count = int((y == c).sum())
-        is_told = count >= 2
+        is_told = count >= least
         assert sent[COUNTS][c] == count * is_told
         mean = h[y == c].mean(0).detach().numpy() * is_told
         np.testing.assert_allclose(sent[PROTOTYPES][c], mean, atol=1e-6)

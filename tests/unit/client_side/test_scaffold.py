@@ -77,6 +77,12 @@ def test_controls_are_gradients_and_add_up(tmp_path, kind):
     for name, common in server.control.items():
         mean = sum(o[CONTROL + name].numpy() for o in own) / 2
         np.testing.assert_allclose(common, mean, atol=1e-6)
+    mail = Parcel(arrays=server.outgoing(2)[0], facts={"last-round": 1})
+    again = toys.make_client(tmp_path / "0", "scaffold", partition=parts[0], **config)
+    sent = again.participate(mail, {"server-round": 2}).arrays
+    for name, common in server.control.items():  # the step is g + c - c_i
+        step = (server.theta[name] - sent[SHARED + name]) / 0.1
+        np.testing.assert_allclose(step, sent[CONTROL + name] + common, atol=1e-5)
 
 
 def test_it_reaches_an_optimum_on_which_fedavg_stalls():
