@@ -13,7 +13,6 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from functools import cached_property
 from logging import WARNING
 from typing import Any, ClassVar, Generic
@@ -216,7 +215,7 @@ class GraphClient(ClassicClient, Generic[P]):
             number=number,
             after=after,
             keep_from=int(header.get(KEEP_FROM, 0)),
-            received=self._set(shared, stored or {}),
+            received=self.put(shared, stored or {}),
             extras={n: a for n, a in parcel.arrays.items() if not n.startswith(SHARED)},
             facts=parcel.facts,
             stored=stored or {},
@@ -276,8 +275,19 @@ class GraphClient(ClassicClient, Generic[P]):
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(batch, self.noise) + self.penalty()
         loss.backward()  # type: ignore[no-untyped-call]
+        self.steer()
         self.optimizer.step()
         return loss.detach()
+
+    def steer(self) -> None:
+        """Change gradients before a step; nothing unless overridden."""
+
+    def whole_epoch(self) -> list[tuple[Any, float]]:
+        """Batches of all training items in their order, and the share of each."""
+        train, size = self.trained_on(), self.job.settings.batch_size
+        parts = [train[at : at + size] for at in range(0, len(train), size)]
+        batch = self.data.graphs.batch
+        return [(batch(p), len(p) / len(train)) for p in parts]
 
     def update(self, trained: dict[str, Tensor]) -> Parcel:
         """Make what is sent after training: the trained shared tensors.
@@ -294,17 +304,21 @@ class GraphClient(ClassicClient, Generic[P]):
 
         Who must not or cannot send has not done the round: make the parts before.
         """
-        if self.is_undone:
-            kept = dict(self.round.stored) or self._detached(self.private_keys())
-        else:
-            kept = self.state()
         self.job.store.save(
             self.round.number,
-            {**kept, **self.round.kept(), **self._asked()},
+            self.to_keep(),
             after=self.round.after,
             keep_from=self.round.keep_from,
         )
         return join(self._counts("train"), *parts, Parcel(metrics=self.spent()))
+
+    def to_keep(self) -> dict[str, Tensor]:
+        """Tensors to store after a round; those of before, if it is undone."""
+        if self.is_undone:
+            kept = dict(self.round.stored) or self._detached(self.private_keys())
+        else:
+            kept = self.state()
+        return {**kept, **self.round.kept(), **self._asked()}
 
     # What a task fills in ----------------------------------------------------------
 
@@ -564,7 +578,7 @@ class GraphClient(ClassicClient, Generic[P]):
         return Parcel(metrics={NUM_EXAMPLES: count, **self.round.restart_metrics()})
 
     @torch.no_grad()
-    def _set(
+    def put(
         self, shared: NamedArrays, stored: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Copy received arrays into the model, then the stored private ones.
@@ -695,9 +709,6 @@ class GraphClient(ClassicClient, Generic[P]):
             self.job.client_id,
             self.round.number,
         )
-        if self.round.stored:  # read anew, as the optimiser has changed its moments
-            stored = self.job.store.load(self.round.after) or {}
-            self.round = replace(self.round, stored=stored)
         tensors, before = self.tensors(), self._start_tensors()
         for name in self.private_keys():
             tensors[name].copy_(self.round.stored.get(name, before[name]))

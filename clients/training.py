@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.optim import Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import IntArray
@@ -59,6 +59,7 @@ _KINDS: dict[str, Callable[..., Optimizer]] = {
     "adam": Adam,
     "adamw": AdamW,
     "amsgrad": functools.partial(Adam, amsgrad=True),
+    "sgd": SGD,
 }
 
 
@@ -121,8 +122,8 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
         return
     sizes, device = [p.numel() for p in parameters], parameters[0].device
     steps = tensors["adam/step"].clone().to(device).unbind()
-    parts = {
-        w: torch.split(tensors[f"adam/{w}"].to(device), sizes)
+    parts = {  # copies, which the optimiser changes
+        w: torch.split(tensors[f"adam/{w}"].clone().to(device), sizes)
         for w in _MOMENTS
         if f"adam/{w}" in tensors
     }

@@ -264,6 +264,7 @@ def _check_together(
             " would be sent beside it; set class-weights to 'balanced'"
         )
     params.check(privacy)
+    params.check_shared(settings)
     _check_encoder(name, method, settings, privacy)
     if params.NEEDS_ALL and settings.is_sampled:
         raise ConfigError(

@@ -17,7 +17,7 @@ from fedgraph_flwr.core.wire import NamedArrays
 
 FloatArray: TypeAlias = NDArray[np.float64]
 _SERVER = -1  # no client
-_STATISTIC = "running_"  # in names of what layers know of batches, and do not train
+STATISTIC = "running_"  # in names of what layers know of batches, and do not train
 CURE_CLIENT = "lower the learning rate or look at that client's data"
 
 
@@ -146,7 +146,7 @@ def out_of_proportion(
             sizes.setdefault(name, {})[client] = _largest(array)
     found: dict[int, str] = {}
     for name, of in sorted(sizes.items()):
-        median = median_high if _STATISTIC in name else median_low
+        median = median_high if STATISTIC in name else median_low
         usual = median(of.values())
         most = guard * max(1.0, usual)
         for client, size in of.items():

@@ -91,7 +91,6 @@ class Centralized(FedAvg):
         super().step(server_round, of_one)
 
 
-@final
 class Local(AbstractGraphStrategy):
     """Self-train: hand out the common start, then send and receive no model."""
 

@@ -88,6 +88,10 @@ class NodeClassifierClient(GraphClient[P]):
         return self.step(self.graph)
 
     @override
+    def whole_epoch(self) -> list[tuple[Any, float]]:
+        return [(self.graph, 1.0)]
+
+    @override
     @torch.no_grad()
     def scores(self, point: str) -> Parcel:
         logits, y = self.held_out_logits(), self.graph.y[self.data.held_out]

@@ -94,6 +94,9 @@ class Settings:
     def check(self, privacy: Settings) -> None:
         """Raise ConfigError if a method's table contradicts ``PrivacySettings``."""
 
+    def check_shared(self, settings: RunSettings) -> None:
+        """Raise ConfigError if a method's table contradicts shared settings."""
+
     def warnings(self, num_rounds: int) -> tuple[str, ...]:  # noqa: ARG002
         """Say what of a method's table means little in a run of so many rounds."""
         return ()
@@ -372,9 +375,9 @@ class RunSettings(Settings):
     """Epochs per client and round; 0 trains nothing."""
     batch_size: int = integer("auto", 1, MOST_STEPS, auto=True)
     """Graphs per mini-batch. If nodes are classified, a step takes the whole graph."""
-    optimizer: str = choice("auto", "adam", "adamw", "amsgrad", auto=True)
-    """`adam` adds weight decay to the gradient, `adamw` does not. `amsgrad`: `adam`
-    with the largest second moment."""
+    optimizer: str = choice("auto", "adam", "adamw", "amsgrad", "sgd", auto=True)
+    """`adam` adds weight decay to the gradient, `adamw` does not. `amsgrad`: largest
+    second moment. `sgd`: no moments."""
     learning_rate: float = number(1e-3, 0, MOST_STEP)
     """Step size of the optimizer."""
     weight_decay: float = number("auto", 0, MOST_STEP, auto=True)

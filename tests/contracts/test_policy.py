@@ -417,6 +417,8 @@ KEYS = [
     ("fclg", POOLED, "pooled-evaluation", ("embeddings", "labels", "graph_ids")),
     ("fedsage+", CROSS, "raw-features", ("rows",)),
     ("fedgta", {}, "statistics", ("fedgta/moments",)),
+    ("fedproto", {}, "statistics", ("fedproto/",)),
+    ("scaffold", {}, "statistics", ("control/",)),
     ("spreadgnn", {}, "sealed-only", ("to/",)),
     ("fedavg", {}, "sealed-only", ("shared/",)),
 ]

@@ -49,7 +49,10 @@ SPLITS = {
 }
 VICTIM = 1
 SUM = {"secure-aggregation.scores": "sum"}
-PERSONAL = ("centralized", "fedaux", "fedgkd", "fedgta", "fedpub", "local", "spreadgnn")
+PERSONAL = (
+    *("centralized", "fedaux", "fedgkd", "fedgta", "fedpub", "local"),
+    *("fedproto", "scaffold", "spreadgnn"),
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

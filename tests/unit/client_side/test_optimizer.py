@@ -11,6 +11,7 @@ THEIRS = {
     "adam": torch.optim.Adam,
     "amsgrad": lambda *a, **k: torch.optim.Adam(*a, amsgrad=True, **k),
     "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
 }
 
 

@@ -251,8 +251,9 @@ REFUSED = [
     ("fedavg", 12, keys("multi-krum", "buckets", 2), "needs 13 clients in a round"),
     *(
         (m, 3, keys("rfa"), NO_AVERAGE)
-        for m in ("local", "centralized", "self-weight", "spreadgnn")
+        for m in ("local", "centralized", "fedproto", "self-weight", "spreadgnn")
     ),
+    ("scaffold", 3, keys("rfa"), "adds up controls"),
     *((m, 3, keys("rfa"), OWN) for m in ("fedaux", "fedgkd", "fedgta", "fedpub")),
 ]
 
