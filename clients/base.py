@@ -13,6 +13,7 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from logging import WARNING
 from typing import Any, ClassVar, Generic
