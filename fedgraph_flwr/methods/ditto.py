@@ -29,7 +29,7 @@ class DittoParams(Settings):
     """lambda, weight of half the squared distance to the global model; 0: training
     alone."""
 
-    def inert(self) -> str:
+    def inert(self, epochs: int, steps: int) -> str:  # noqa: ARG002
         """Name training alone, where nothing pulls."""
         return "" if self.proximal_lambda else "has ditto.proximal-lambda 0: local"
 

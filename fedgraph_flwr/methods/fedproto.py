@@ -47,7 +47,7 @@ class FedProtoParams(Settings):
     min_count: int = integer(1, 1, MOST_STEPS)
     """A class with fewer training items is not told of."""
 
-    def inert(self) -> str:
+    def inert(self, epochs: int, steps: int) -> str:  # noqa: ARG002
         """Name training alone, where nothing pulls."""
         return "" if self.proximal_lambda else "has fedproto.proximal-lambda 0: local"
 
