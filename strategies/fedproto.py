@@ -11,7 +11,9 @@ from typing import Any, final
 import numpy as np
 from typing_extensions import override
 
+from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
+from fedgraph_flwr.core.words import shortened
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedproto import COUNTS, PROTOTYPES
 
@@ -25,6 +27,12 @@ class FedProto(Local):
 
     @override
     def initialise(self, arrays: NamedArrays) -> None:
+        counts = {c: i.num_classes for c, i in self.clients.items()}
+        if len({*counts.values()}) > 1:
+            raise ConfigError(
+                f"clients have {shortened(counts)} classes, of which means cannot be"
+                " averaged; take another method, or data with the same classes at all"
+            )
         super().initialise(arrays)
         self.prototypes: NamedArrays = {}  # none before round 1
 
