@@ -150,7 +150,8 @@ def received(folder: Path) -> tuple[dict[str, Any], dict[int, tuple[Any, int]]]:
     from fedgraph_flwr.core.secure_aggregation import MASKED, decode
 
     total = np.sum([r[MASKED] for r in raw.values()], axis=0, dtype=np.uint64)
-    mean, at, update = decode(total, len(raw), sum(told.values())), 0, {}
+    size, at, update = sum(a.size for a in sent.values()), 0, {}
+    mean, _ = decode(total, len(raw), sum(told.values()), size)
     for name, a in sorted(sent.items()):
         update[name] = mean[at : at + a.size].reshape(a.shape)
         at += a.size
