@@ -99,6 +99,7 @@ def check_sums(
         "class-weights": settings.class_weights == "federation",
         "evaluate-on": settings.evaluate_on == "all",
         "held-out-clients": bool(settings.held_out_clients),
+        "tell-statistics": settings.tell_statistics,
     }
     if sums.scores == "sum" and (not sums.on or any(single.values())):
         key = next((k for k, tells in single.items() if tells), "")

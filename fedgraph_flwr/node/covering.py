@@ -328,7 +328,7 @@ class Cover:
             )
         is_alone = is_site(self.visit.node) and len({*members} - {*self.hosted}) == 1
         may_lack = may_drop_out(self.resolved.settings) or self.resolved.params.CLUSTERS
-        is_part = not may_lack and len(members) < len(keys)
+        is_part = not may_lack and len(members) < self.resolved.settings.num_training
         if client not in members or len(members) < least or is_alone or is_part:
             raise WireError(
                 f"client {client} is asked for a sum of clients {shortened(members)}:"
