@@ -16,11 +16,9 @@ from typing_extensions import override
 
 from fedgraph_flwr.methods.fedaux import FedAuxParams
 
-from .graphs.ops import relu_dropout
 from .graphs.whole_graph import NodeStructure
 from .job import ModelSpec
 from .models.masked_gnn import MaskedGNN
-from .models.node_gnn import Features
 from .tasks.masked_nodes import MaskedNodeClient
 
 _WIDE = 0.7  # from this sigma on a short series is exact
@@ -89,16 +87,10 @@ class AuxGNN(MaskedGNN):
         self.apv = nn.Parameter(drawn)
 
     @override
-    def logits(
-        self,
-        x: Features,
-        structure: NodeStructure,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        h = self.convolve(x, structure, generator)
-        h = relu_dropout(h, self.dropout, generator)
+    def read(self, h: Tensor, structure: NodeStructure) -> Tensor:
         lengths = h.norm(dim=1).clamp(min=_SMALLEST) * self.apv.norm().clamp(_SMALLEST)
-        return self.read(torch.cat([h, pool(h, h @ self.apv / lengths, self.sigma)], 1))
+        z = pool(h, h @ self.apv / lengths, self.sigma)
+        return super().read(torch.cat([h, z], 1), structure)
 
 
 @final

@@ -67,16 +67,6 @@ class MaskedGNN(NodeGNN):
         return h
 
     @override
-    def logits(
-        self,
-        x: Features,
-        structure: NodeStructure,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        h = self.convolve(x, structure, generator)
-        return self.read(relu_dropout(h, self.dropout, generator))
-
-    def read(self, h: Tensor) -> Tensor:
-        """Logits from the input of the readout."""
+    def read(self, h: Tensor, structure: NodeStructure) -> Tensor:
         weight = self.masked(self.readout.weight, -1)
         return nn.functional.linear(h, weight, self.readout.bias)

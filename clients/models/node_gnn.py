@@ -117,7 +117,10 @@ class NodeGNN(nn.Module):
     ) -> Tensor:
         """(num_nodes, num_classes) of any features and edges."""
         h = self.convolve(x, structure, generator)
-        h = relu_dropout(h, self.dropout, generator)
+        return self.read(relu_dropout(h, self.dropout, generator), structure)
+
+    def read(self, h: Tensor, structure: NodeStructure) -> Tensor:
+        """Logits from the last hidden layer, (num_nodes, hidden)."""
         if isinstance(self.readout, nn.Linear):
             return self.readout(h)  # type: ignore[no-any-return]
         return self.readout(h, structure)  # type: ignore[no-any-return]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import nn
 from typing_extensions import override
 
@@ -17,7 +15,6 @@ from .node_classifier import NodeClassifierClient
 class MaskedNodeClient(NodeClassifierClient[P]):
     """Trains weights and masks together, and sends the weights as they are."""
 
-    MODEL: ClassVar[type[MaskedGNN]] = MaskedGNN
     model: MaskedGNN
 
     @override
@@ -25,7 +22,7 @@ class MaskedNodeClient(NodeClassifierClient[P]):
     def build_model(cls, spec: ModelSpec[P]) -> MaskedGNN:
         widths = spec.num_features, spec.num_classes
         generator = spec.common_generator()
-        return cls.MODEL(*widths, **spec.shape(), generator=generator)
+        return MaskedGNN(*widths, **spec.shape(), generator=generator)
 
     @override
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..tables.captions import points_text, subtract
+from ..tables.captions import known_text, points_text, subtract
 from ..tables.frame import Table
 from .verdict import BETTER, CEILING, Duel, inert_words
 
@@ -72,5 +72,5 @@ def recommend(
         above = subtract(CEILING, best, rule, rows)
         if above is not None and above.num_pairs:
             words.append(f"all data in one place: {points_text(above, interval)} more")
-    words.append(f"noise floor {floor:.2f}")
+    words.append(f"noise floor {known_text(floor)}")
     return "; ".join(words) + "."

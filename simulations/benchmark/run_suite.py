@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import pandas as pd
 import typer
 
@@ -24,7 +23,7 @@ from fedgraph_flwr.resolve import defaults, fits
 
 from ..markup import Report, consoles
 from ..tables import frame
-from ..tables.captions import NONE, make_report, points_text, subtract
+from ..tables.captions import NONE, known_text, make_report, points_text, subtract
 from ..tables.frame import (
     FIELDS,
     HELD_OUT,
@@ -37,7 +36,7 @@ from ..tables.frame import (
     records,
     table,
 )
-from ..tables.stats import CONFIDENCE, TIE, Ranks, ranks
+from ..tables.stats import TIE, Ranks, ranks
 from ..tables.studies import OWN_START, Study, StudyTable
 from .output import page, write_all
 from .recommend import ALONE, recommend
@@ -64,6 +63,7 @@ from .verdict import (
     START,
     Duel,
     inert_words,
+    noise_floor,
     sentence,
 )
 
@@ -251,14 +251,11 @@ def noise_floors(
     """
     floors = {}
     for data, rows in found.items():
-        starts = [(t, p) for t, p in moved if t.data == data]
-        values = list[float]()
-        for draw in sorted({t.config["start-noise"] for t, _ in starts}):
-            of_draw = [(t, p) for t, p in starts if t.config["start-noise"] == draw]
-            results = table(known[k] for t, p in of_draw if (k := (t.row, *p)) in known)
-            values += pair(results, rows[FEDAVG], suite.rule).values
-        if len(values) >= FLOOR_RUNS:
-            floors[data] = float(np.quantile(np.abs(values), CONFIDENCE))
+        keys = [(t.row, *seeds) for t, seeds in moved if t.data == data]
+        if results := [known[k] for k in keys if k in known]:
+            values = pair(table(results), rows[FEDAVG], suite.rule).values
+            if len(values) >= FLOOR_RUNS:
+                floors[data] = noise_floor(values)
     return floors
 
 
@@ -444,7 +441,7 @@ def _duel_report(duels: Sequence[Duel]) -> Report:
                 d.difference.num_pairs,
                 points_text(d.difference, d.interval),
                 d.word,
-                *map(_or_none, (d.floor, d.difference.detectable(d.interval))),
+                *map(known_text, (d.floor, d.difference.detectable(d.interval))),
                 "/".join(map(str, d.wins)),
                 f"{gain}/{len(gains)}" if gains else NONE,
                 f"{min(gains):+.2f}" if gains else NONE,
@@ -459,10 +456,6 @@ def _duel_report(duels: Sequence[Duel]) -> Report:
     )
     shown = pd.DataFrame(cells, columns=headings)
     return Report(title="Differences", parts=[shown, words])
-
-
-def _or_none(value: float) -> str:
-    return NONE if math.isnan(value) else f"{value:.2f}"
 
 
 def _data_report(

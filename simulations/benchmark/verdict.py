@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from ..tables.frame import PAIR, Table
-from ..tables.stats import ENOUGH_PAIRS, TIE, Difference
+from ..tables.stats import CONFIDENCE, ENOUGH_PAIRS, TIE, Difference
 
 START, MAJORITY, CEILING = "untrained", "majority", "centralized"
 BETTER, WORSE, OPEN, EQUAL = "better", "worse", "not separated", "no difference"
@@ -59,6 +60,11 @@ def judge(difference: Difference, interval: str, floor: float) -> str:
         return OPEN
     words = {"shown": BETTER, "contradicted": WORSE}
     return words.get(difference.verdict(interval), OPEN)
+
+
+def noise_floor(differences: Sequence[float]) -> float:
+    """Say what 95 % of differences of a method from itself stay below, in points."""
+    return float(np.quantile(np.abs(differences), CONFIDENCE))
 
 
 def sentence(candidate: str, duels: Sequence[Duel], missing: int = 0) -> str:

@@ -206,7 +206,7 @@ def _difference_cells(study: Study, a: str, b: str, found: Rows) -> Cells:
         "difference": f"{a} - {b}",
         "pairs": str(difference.num_pairs),
         "points [95 %]": _points_or_none(difference, study.interval),
-        "seen with 80 %": _detectable(difference, study.interval),
+        "seen with 80 %": known_text(difference.detectable(study.interval)),
         "by split": " ".join(f"{m:+.1f}" for m in difference.by_split()) or NONE,
         **also,
         "verdict": common_verdict(study, a, b, found) if study.verdicts else NONE,
@@ -240,8 +240,8 @@ def _points_or_none(difference: Difference | None, kind: str) -> str:
     )
 
 
-def _detectable(difference: Difference, kind: str) -> str:
-    value = difference.detectable(kind)
+def known_text(value: float) -> str:
+    """Write points without a sign; ``NONE`` if they are not known."""
     return NONE if math.isnan(value) else f"{value:.2f}"
 
 

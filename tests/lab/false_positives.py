@@ -16,13 +16,11 @@ import math
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
-
-from simulations.benchmark.verdict import judge
+from simulations.benchmark.verdict import judge, noise_floor
 from simulations.run import How, execute
 from simulations.tables.frame import from_run, pair, table
 from simulations.tables.runs import find_runs
-from simulations.tables.stats import CONFIDENCE, INTERVALS
+from simulations.tables.stats import INTERVALS
 
 PAIRS, DRAWS = 5, 6
 
@@ -61,7 +59,7 @@ def main() -> None:
             apart = [pair(d, draws[0], "best_val") for d in draws[1:]]
             for k, difference in enumerate(apart):
                 others = [v for j, d in enumerate(apart) if j != k for v in d.values]
-                floor = float(np.quantile(np.abs(others), CONFIDENCE))
+                floor = noise_floor(others)
                 plain[judge(difference, kind, math.nan)] += 1
                 floored[judge(difference, kind, floor)] += 1
         print(f"{kind}: without a floor {dict(plain)}; with it {dict(floored)}")
