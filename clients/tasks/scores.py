@@ -166,6 +166,36 @@ def probabilities(outputs: Floats, *, is_binary: bool) -> NDArray[np.float64]:
     return np.asarray(expit(wide) if is_binary else softmax(wide, axis=1), np.float64)
 
 
+def calibration_error(
+    p: NDArray[np.float64], y: NDArray[Any], num_bins: int = 15
+) -> float:
+    """Mean gap between what is claimed and what is right, over bins of equal width.
+
+    Of classes the largest probability is the claim; of targets that of yes, and errors
+    are averaged over those with labels.
+
+    Parameters
+    ----------
+    p : float64 array, shape (num_items, num_outputs)
+    y : array
+        Classes, (num_items,), or 0, 1 and NaN of targets, of the shape of ``p``.
+
+    Source
+    ------
+    Guo et al. 2017, arXiv:1706.04599, Eq. 3.
+    """
+    if y.ndim == 1:
+        return _gap(p.max(1), p.argmax(1) == y, num_bins)
+    pairs = [(c[~np.isnan(t)], t[~np.isnan(t)]) for c, t in zip(p.T, y.T, strict=True)]
+    found = [_gap(c, t, num_bins) for c, t in pairs if len(t)]
+    return float(np.mean(found)) if found else math.nan
+
+
+def _gap(claimed: NDArray[np.float64], is_right: NDArray[Any], num_bins: int) -> float:
+    at = np.minimum((claimed * num_bins).astype(int), num_bins - 1)
+    return float(np.abs(np.bincount(at, is_right - claimed)).sum() / len(claimed))
+
+
 def best_threshold(
     p: NDArray[np.float64], is_yes: NDArray[np.bool_], *, of_yes: bool = True
 ) -> float:

@@ -50,7 +50,17 @@ def predict(
         int | None,
         typer.Option(
             metavar="ID",
-            help="With --test: whose test items, if several clients have the model.",
+            help="With --test or --trained-on: whose data, if several clients have the"
+            " model.",
+        ),
+    ] = None,
+    trained_on: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DATA",
+            help="The data that the client was trained on: their validation items"
+            " calibrate probabilities, and columns say how unlike training items a row"
+            " is.",
         ),
     ] = None,
     threshold: Annotated[
@@ -74,12 +84,13 @@ def predict(
     are refused; the exit code is 1 if some items cannot be predicted.
     """
     loaded = load_model(model, name, device=device, cache_dir=cache_dir)
+    trust = loaded.trust(trained_on, client=client) if trained_on else None
     if test:
-        found = loaded.predict_test(folder, client=client)
+        found = loaded.predict_test(folder, client=client, trust=trust)
     elif folder is None:
         raise ConfigError("give the FOLDER of the items to predict, or --test")
     else:
-        found = loaded.predict_folder(folder)
+        found = loaded.predict_folder(folder, trust)
     if threshold is not None:
         found = replace(found, thresholds=_given(found, threshold))
     found.write(out)
@@ -89,9 +100,14 @@ def predict(
         "items": len(found.names),
         "metric": found.metric,
         "score": _finite(found.score()),
+        "calibration_error": _finite(found.calibration_error()),
         "by_target": {t: _finite(v) for t, v in found.by_target().items()},
         "thresholds": dict(found.thresholds),
-        "notes": [*_called(found, is_given=threshold is not None), *_ranking(found)],
+        "notes": [
+            *(trust.notes if trust else []),
+            *_called(found, is_given=threshold is not None),
+            *_ranking(found),
+        ],
         "not_predicted": [
             {found.column: name, "problem": why} for name, why in found.unfit
         ],
@@ -143,6 +159,8 @@ def _tell(found: Predictions, facts: Mapping[str, Any]) -> None:
         print(f"test {found.metric} of {facts['items']} items: {score}")
         for target, of_one in facts["by_target"].items():
             print(f"test {found.metric} of {target}: {of_one}")
+        if (gap := facts["calibration_error"]) is not None:
+            print(f"test expected calibration error: {gap:.4f}")
     for words in facts["notes"]:
         print(words)
     for name, why in found.unfit[:_SHOWN]:

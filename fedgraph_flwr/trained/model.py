@@ -18,6 +18,7 @@ import datasets
 from clients.base import GraphClient
 from clients.job import ModelSpec
 from clients.tasks.scores import (
+    calibration_error,
     confusion,
     mean_absolute_error,
     of_classes,
@@ -38,6 +39,7 @@ from ..core.tasks import AVERAGE_PRECISION
 from ..registry import find_method, on_data
 from ..resolve import defaults
 from .model_folder import EMBEDDING, About, read_about, read_weights
+from .trust import Trust
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,6 +76,10 @@ class Predictions:
         it is called by the largest probability, or from 0.5 on.
     spreads : tuple of float
         By which a model learns each of several numbers; empty: as they are.
+    temperatures : tuple of float
+        By which logits are divided: one, or one for each target; empty: 1.
+    doubts : mapping
+        Columns that say how unlike known items each one is.
     """
 
     outputs: NDArray[np.float32]
@@ -88,6 +94,8 @@ class Predictions:
     by_precision: bool = False
     thresholds: Mapping[str, float] = field(default_factory=dict)
     spreads: tuple[float, ...] = ()
+    temperatures: tuple[float, ...] = ()
+    doubts: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def is_binary(self) -> bool:
@@ -147,7 +155,14 @@ class Predictions:
         """
         if self.kind in _NUMBERS:
             return self.outputs.astype(np.float64)
-        return probabilities(self.outputs, is_binary=self.is_binary)
+        by = np.array(self.temperatures or (1.0,))
+        return probabilities(self.outputs / by, is_binary=self.is_binary)
+
+    def calibration_error(self) -> float | None:
+        """Return the expected one; None without labels or probabilities."""
+        if self.labels is None or not len(self.labels) or self.kind in _NUMBERS:
+            return None
+        return calibration_error(self.probabilities, self.labels)
 
     def score(self) -> float | None:
         """Score in the metric of the run's results; None without labels.
@@ -210,6 +225,7 @@ class Predictions:
         elif labels is not None:
             for task, column in zip(names, labels.T, strict=True):
                 found[f"label({task})"] = [*map(_number, column)]
+        found |= {name: [*map(float, of)] for name, of in self.doubts.items()}
         unfit = pd.DataFrame(self.unfit, columns=[self.column, "problem"])
         whole = pd.concat([pd.DataFrame({**found, "problem": ""}), unfit])
         return whole.astype(object).fillna("")
@@ -242,8 +258,15 @@ class TrainedModel:
     settings: RunSettings
     device: torch.device
 
-    def predict_folder(self, path: str | Path) -> Predictions:
+    def predict_folder(
+        self, path: str | Path, trust: Trust | None = None
+    ) -> Predictions:
         """Predict all items of a file or folder, in the form of the run's own data.
+
+        Parameters
+        ----------
+        trust : Trust, optional
+            As :meth:`trust` gives it.
 
         Raises
         ------
@@ -263,10 +286,15 @@ class TrainedModel:
         if self.about.kind == "regression":
             new = replace(new, scales=datasets.target_scales(settings, tasks))
         found = self.outputs(new)
-        return self._named(found, items.names, items.column, unfit=items.unfit)
+        said = self._said(trust, new.graphs, rows)
+        return self._named(found, items.names, items.column, unfit=items.unfit, **said)
 
     def predict_test(
-        self, path: str | Path | None = None, *, client: int | None = None
+        self,
+        path: str | Path | None = None,
+        *,
+        client: int | None = None,
+        trust: Trust | None = None,
     ) -> Predictions:
         """Predict the test items of the run, whose score is that of the run.
 
@@ -276,6 +304,8 @@ class TrainedModel:
             The data that the client was trained on; for generated data nothing.
         client : int, optional
             Whose; not needed where only one client has the model.
+        trust : Trust, optional
+            As :meth:`trust` gives it.
 
         Raises
         ------
@@ -293,13 +323,7 @@ class TrainedModel:
                 " secret: its score cannot be repeated on the graphs as they are;"
                 " predict new items instead"
             )
-        owners = self.about.models[self.name]
-        if client is None and len(owners) != 1:
-            raise ConfigError(
-                f"model {self.name!r} is that of clients {owners}; say whose test items"
-                " by --client ID"
-            )
-        number = owners[0] if client is None else client
+        number = self._owner(client)
         partition = self.read(path, number)
         test = partition.test
         # Validation and test items in one go, as the run itself measured them.
@@ -307,7 +331,48 @@ class TrainedModel:
         rows = partition.graph_ids[test].tolist()
         column, names = datasets.name_items(self._at(path), number, rows)
         labels = partition.graphs.y[test]
-        return self._named(outputs, names, column, labels=labels)
+        said = self._said(trust, partition.graphs, test)
+        return self._named(outputs, names, column, labels=labels, **said)
+
+    def trust(self, path: str | Path, *, client: int | None = None) -> Trust:
+        """Read of a client's data how far to trust predictions.
+
+        Parameters, ``Raises`` as :meth:`predict_test`.
+        """
+        own = self.read(path, self._owner(client))
+        outputs = self.outputs(own)[: len(own.val)]
+        return Trust.of(own, outputs, self.about.kind, self.about.outputs)
+
+    def _owner(self, client: int | None) -> int:
+        """Return whose data are meant."""
+        owners = self.about.models[self.name]
+        if client is None and len(owners) != 1:
+            raise ConfigError(
+                f"model {self.name!r} is that of clients {owners}; say whose test items"
+                " by --client ID"
+            )
+        return owners[0] if client is None else client
+
+    def _said(
+        self, trust: Trust | None, graphs: GraphSet, at: NDArray[np.int64]
+    ) -> dict[str, Any]:
+        """Say for :class:`Predictions` how far to trust these items.
+
+        Thresholds are probabilities, and move with them.
+        """
+        if trust is None:
+            return {}
+        limits = dict(self.about.thresholds.get(self.name, {}))
+        for name, p in limits.items():
+            of = self.about.outputs.index(name) if self.about.kind == "binary" else 0
+            odds, t = np.log(p) - np.log1p(-p), trust.temperatures[of]
+            # A hair lower, so that rounding calls nobody otherwise.
+            limits[name] = float(1 / (1 + np.exp(-odds / t))) * (1 - 1e-12)
+        return {
+            "temperatures": trust.temperatures,
+            "doubts": trust.doubts(graphs, at),
+            "thresholds": limits,
+        }
 
     def read(self, path: str | Path | None, client: int) -> GraphPartition:
         """Read a client's data as the run did, with their split.
@@ -379,8 +444,7 @@ class TrainedModel:
             labels_of=list(about.outputs),
             rarest=about.rarest,
             by_precision=about.by_precision,
-            thresholds=about.thresholds.get(self.name, {}),
-            **more,
+            **{"thresholds": about.thresholds.get(self.name, {}), **more},
         )
 
     def _check(self, graphs: GraphSet) -> None:

@@ -174,6 +174,30 @@ def test_new_items_that_do_not_fit_leave_exit_code_1(site, tmp_path, capsys):
     assert (told["items"], told["score"], told["not_predicted"]) == (1, None, why)
 
 
+def test_data_of_the_training_calibrate_and_tell_what_is_unlike(site, tmp_path, capsys):
+    data, out = str(site[0] / "data" / "site-1.csv"), tmp_path / "p.csv"
+    (tmp_path / "new.csv").write_text("smiles\nCSCI\nC[Si](C)(C)C\n")
+    trusting = ["--trained-on", data, "--out", str(out)]
+    assert at_site(["predict", str(own_model(site)), data, "--test", *trusting]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"temperature of amine: \d.*, fitted on 10 validation items", told)
+    assert "test expected calibration error: 0." in told
+    calibrated = toys.csv_rows(out)
+    plain = ["predict", str(own_model(site)), data, "--test", "--out", str(out)]
+    assert at_site(plain) == 0
+    for row, other in zip(calibrated, toys.csv_rows(out), strict=True):
+        assert row["prediction(amine)"] == other["prediction(amine)"]
+        assert row["p(amine)"] != other["p(amine)"]
+        assert "unlike" not in other
+    shared = [str(site[1] / "models"), str(tmp_path / "new.csv"), *trusting]
+    assert at_site(["predict", *shared]) == 2
+    assert "by --client ID" in capsys.readouterr().err
+    assert at_site(["predict", *shared, "--client", "1"]) == 0
+    known, new = toys.csv_rows(out)
+    assert float(known["unseen"]) == 0 < float(new["unseen"])
+    assert float(known["unlike"]) < 1 == float(new["unlike"])
+
+
 @pytest.mark.parametrize(
     ("text", "match"),
     [
