@@ -24,6 +24,7 @@ from .catalog import (
 )
 from .diffusion import load_diffusion
 from .molecules import SMILES_CSV
+from .own.inputs import column_names, molecule_at
 from .own.load import count_clients, list_faults, name_items, read_schema_text
 from .own.new_items import NewItems, load_new
 from .partition import check_hosted, check_settings, load_partition
@@ -40,6 +41,7 @@ __all__ = [
     "cache_root",
     "check_hosted",
     "check_settings",
+    "column_names",
     "count_clients",
     "count_rows",
     "describe_source",
@@ -58,6 +60,7 @@ __all__ = [
     "load_diffusion",
     "load_new",
     "load_partition",
+    "molecule_at",
     "name_items",
     "poison",
     "read_schema",

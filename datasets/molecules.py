@@ -100,6 +100,12 @@ def feature_columns(features: str) -> NDArray[np.int64]:
     return np.concatenate([every[BLOCKS[name]] for name in FEATURES[features]])
 
 
+def atom_column_names() -> list[str]:
+    """Names of the 133 columns."""
+    blocks = ([f"{n}={v}" for v in (*of, "other")] for n, of in _CHOICES.items())
+    return [*(name for block in blocks for name in block), "aromatic", "mass"]
+
+
 def parse_smiles(smiles: str) -> Mol:
     """Parse and sanitise; hydrogens become properties of their atoms.
 

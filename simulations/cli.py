@@ -74,6 +74,11 @@ SITE: Verbs = {
         "Train alone, and read whether joining paid.",
     ),
     "predict": ("fedgraph_flwr.site.predict:predict", "Predict with a trained model."),
+    "explain": (
+        "fedgraph_flwr.site.explain:explain_items",
+        "Say what nodes and edges add to a prediction.",
+        "fedgraph site explain MODEL new.csv --items 2,5 --out why.csv --pictures why",
+    ),
     "audit": ("fedgraph_flwr.site.audit:audit", "Check that an audit log is whole."),
     "fingerprint": (
         "simulations.fingerprint:fingerprint",

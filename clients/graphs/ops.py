@@ -76,8 +76,10 @@ def symmetric(x: Tensor, product: Product) -> Tensor:
 def sum_neighbours(x: Tensor, adjacency: Tensor) -> Tensor:
     """Sum the features of each node's neighbours: (num_nodes, d) -> the same.
 
-    Entries of the adjacency matrix, symmetric and sparse CSR, are 1.
+    Entries of the adjacency matrix, symmetric and sparse CSR, are 1; or it is masked.
     """
+    if not isinstance(adjacency, Tensor):
+        return adjacency @ x
     return symmetric(x, partial(sum_rows, adjacency))
 
 

@@ -131,6 +131,9 @@ class SparseStructure(CleanStructure):
         total = torch.zeros_like(target).index_add(0, v, a)
         a = a / total[v]
         a = a if mask is None else mask(a)
+        if not isinstance(self._adjacency, Tensor):
+            ones = torch.ones_like(target)
+            a = a * torch.cat([self._adjacency.mask, ones])
         return torch.zeros_like(x).index_add(0, v, a[:, None] * x[u])
 
 
@@ -185,6 +188,7 @@ class OneGraph(CleanStructure):
 def clean_structure(batch: Batch) -> CleanStructure:
     """Edges of clean graphs, in the form that is fastest for the batch."""
     is_small = batch.num_graphs == 1 and len(batch.x) <= MAX_ONE
+    is_small &= isinstance(batch.adjacency, Tensor)  # and not masked
     return OneGraph(batch) if is_small else SparseStructure(batch)
 
 

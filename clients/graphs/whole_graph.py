@@ -37,7 +37,6 @@ class NodeStructure(ABC):
         """Mean over a node's neighbours, without itself; 0 if it has none."""
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
 class WholeGraph(NodeStructure):
     """The graph of a client, which is its only batch.

@@ -180,11 +180,16 @@ class EdgeEncoder(nn.Module):
             beside = {} if attr is None else {"edge_attr": attr}
         elif self._name in READ_WEIGHTS and graph.edge_weight is not None:
             beside = {"edge_weight": graph.edge_weight}
-        if self._direction == "both" and not graph.is_undirected:
-            back = torch.nonzero(index[0] != index[1])[:, 0]
+        if len(back := self.turned(graph)):
             index = torch.cat([index, index[:, back].flip(0)], 1)
             beside = {n: torch.cat([t, t[back]]) for n, t in beside.items()}
         return index, beside
+
+    def turned(self, graph: Graph) -> Tensor:
+        """Edges along whose reverse messages pass with the same layers, too."""
+        index = graph.edge_index
+        is_both = self._direction == "both" and not graph.is_undirected
+        return torch.nonzero((index[0] != index[1]) & is_both)[:, 0]
 
     def embed(self, graph: Graph, generator: torch.Generator | None) -> Tensor:
         """Vectors of nodes, (num_nodes, hidden), before the last ReLU.

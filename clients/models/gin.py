@@ -84,6 +84,7 @@ class GIN(nn.Module):
         parts = [m for conv in self.convs for m in conv.children()]
         parts = [*(m for mlp in parts for m in mlp.children()), self.post]
         is_plain = all(type(c) is GINConv for c in self.convs) and _are_plain(parts)
+        is_plain &= isinstance(batch.adjacency, torch.Tensor)  # and not masked
         if is_plain and not self.post._forward_hooks:
             weights = [t for part in parts for t in part.parameters()]
             return gin_pass.represent(x, batch, weights, self.dropout, generator)

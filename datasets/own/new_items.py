@@ -26,7 +26,7 @@ from ..molecules import (
 from ..public.tu import load_tu
 from ..tabular.encode import first_few
 from ..tabular.rows import Names
-from ..tabular.schema_file import GRAPHS_CSV, KEYS, SCHEMA_FILE, read_schema
+from ..tabular.schema_file import GRAPHS_CSV, KEYS, SCHEMA_FILE, Schema, read_schema
 from ..tabular.table import Table, find_tables, is_csv, no_column, read_rows
 from .graph_tables import build
 from .smiles import find_column
@@ -85,8 +85,8 @@ def load_new(
         raise DataError(f"there is no file or folder {path}; correct the path")
     if has_schema(settings):
         return _tables(settings, path, schema)
-    if info.kind in ("binary", "regression", ""):
-        return _molecules(settings, _only_csv(path), tasks)
+    if reads_molecules(settings):
+        return _molecules(settings, only_csv(path), tasks)
     if has_own_graphs(settings):
         name = info.members[0]
         kept = load_tu(
@@ -105,13 +105,22 @@ def load_new(
     )
 
 
-def _tables(settings: RunSettings, path: Path, schema: str) -> NewItems:
+def reads_molecules(settings: RunSettings) -> bool:
+    """Whether new items are molecules."""
+    kind = find_dataset(settings.dataset).kind
+    return not has_schema(settings) and kind in ("binary", "regression", "")
+
+
+def schema_of(text: str) -> Schema:
+    """Read a schema from its text."""
     with TemporaryDirectory() as scratch:  # messages name the file and the line
-        place = path / SCHEMA_FILE
-        if schema:
-            place = Path(scratch) / SCHEMA_FILE
-            place.write_text(schema, encoding="utf-8")
-        read = read_schema(place)
+        place = Path(scratch) / SCHEMA_FILE
+        place.write_text(text, encoding="utf-8")
+        return read_schema(place)
+
+
+def _tables(settings: RunSettings, path: Path, schema: str) -> NewItems:
+    read = schema_of(schema) if schema else read_schema(path / SCHEMA_FILE)
     made, names, unfit = build(
         path, read, bad_rows=settings.csv_bad_rows, needs_targets=False
     )
@@ -189,7 +198,7 @@ def _pairs(graphs: GraphSet, nodes: list[str], path: Path, bad: list[str]) -> Ne
     return NewItems(graphs=made, names=names, column="line", unfit=unfit)
 
 
-def _only_csv(path: Path) -> Path:
+def only_csv(path: Path) -> Path:
     """Return the one CSV file that a path leads to."""
     if path.is_file():
         return path

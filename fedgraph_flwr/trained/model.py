@@ -273,14 +273,8 @@ class TrainedModel:
         ConfigError, DataError
             The data cannot be read, or do not fit the model.
         """
-        settings = self.settings
-        has_tasks = self.about.kind in ("binary", "regression")
-        tasks = list(self.about.outputs) if has_tasks else []
-        items = datasets.load_new(settings, Path(path), tasks, schema=self.about.schema)
-        self._check(items.graphs)
+        settings, tasks, items = self.settings, self._tasks, self.new_items(path)
         graphs = items.graphs
-        if not settings.edge_features:
-            graphs = graphs.without_edge_features()
         rows = np.arange(len(graphs.y))
         new = with_roles(0, graphs, rows, np.full(len(rows), TEST))
         if self.about.kind == "regression":
@@ -288,6 +282,20 @@ class TrainedModel:
         found = self.outputs(new)
         said = self._said(trust, new.graphs, rows)
         return self._named(found, items.names, items.column, unfit=items.unfit, **said)
+
+    @property
+    def _tasks(self) -> list[str]:
+        has_tasks = self.about.kind in ("binary", "regression")
+        return list(self.about.outputs) if has_tasks else []
+
+    def new_items(self, path: str | Path) -> datasets.NewItems:
+        """Read items to predict; ``Raises`` as :meth:`predict_folder`."""
+        schema, settings = self.about.schema, self.settings
+        items = datasets.load_new(settings, Path(path), self._tasks, schema=schema)
+        self._check(items.graphs)
+        if settings.edge_features:
+            return items
+        return replace(items, graphs=items.graphs.without_edge_features())
 
     def predict_test(
         self,
@@ -411,7 +419,7 @@ class TrainedModel:
             An output is not finite.
         """
         client, params = self.client, self.spec.params
-        with _as_in_a_run(self.settings.torch_threads), torch.no_grad():
+        with as_in_a_run(self.settings.torch_threads), torch.no_grad():
             client.check_graphs(partition.graphs, self.settings)
             data = client.DATA.collate(partition, self.device)
             how = client.diffusion(params)
@@ -569,7 +577,7 @@ def check_plugin(key: str, name: str) -> None:
 
 
 @contextmanager
-def _as_in_a_run(threads: int) -> Iterator[None]:
+def as_in_a_run(threads: int) -> Iterator[None]:
     """Let torch round as it does at clients."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 
+import numpy as np
 import pytest
 import toys
 from commands import at_site
@@ -218,6 +219,33 @@ def test_files_that_cannot_be_predicted_are_named(site, tmp_path, text, match, c
     assert not (tmp_path / "p.csv").exists()
 
 
+# explain --------------------------------------------------------------------------
+
+
+def test_a_molecule_is_explained_atom_by_atom_and_drawn(site, tmp_path, capsys):
+    (tmp_path / "new.csv").write_text("smiles\nCNSF\nC[Br\nC\n")
+    given = ["explain", str(site[1] / "models"), str(tmp_path / "new.csv"), "--items"]
+    out = ["--out", str(tmp_path / "why.csv"), "--pictures", str(tmp_path / "why")]
+    assert at_site([*given, "2,4", *out, "--json"]) == 0
+    told = {row["item"]: row for row in json.loads(capsys.readouterr().out)["items"]}
+    predict = ["predict", *given[1:3], "--out", str(tmp_path / "p.csv")]
+    assert at_site(predict) == 1
+    for row in toys.csv_rows(tmp_path / "p.csv")[:2]:
+        p = float(row["p(amine)"])
+        assert told[row["line"]]["value"] == pytest.approx(np.log(p / (1 - p)), 1e-3)
+    rows = [r for r in toys.csv_rows(tmp_path / "why.csv") if r["item"] == "2"]
+    total = sum(float(r["value"]) for r in rows if r["part"] in ("node", "edge"))
+    difference = told["2"]["value"] - told["2"]["baseline"]
+    assert total + told["2"]["gap"] == pytest.approx(difference, abs=1e-5)
+    assert {r["node"][0] for r in rows if r["part"] == "node"} == {*"CNSF"}
+    assert {r["feature"] for r in rows if r["node"][:1] == "F"} >= {"atomic_number=9"}
+    assert (tmp_path / "why" / "2.svg").read_text().rstrip().endswith("</svg>")
+    assert at_site([*given, "3", *out]) == 2
+    assert "has no line '3' that can be predicted; it has 2, 4" in (
+        " ".join(capsys.readouterr().err.split())
+    )
+
+
 # every command --------------------------------------------------------------------
 
 
@@ -228,6 +256,7 @@ def test_files_that_cannot_be_predicted_are_named(site, tmp_path, text, match, c
         ("check", "/none", "--run-config", "="),
         ("baseline", "/none", "--out", "alone"),
         ("predict", "/none", "/none", "--out", "p.csv"),
+        ("explain", "/none", "/none", "--items", "1", "--out", "p.csv"),
         ("audit", "/none"),
     ],
     ids=lambda words: words[0],
