@@ -26,7 +26,12 @@ from .core.plugins import PluginSettings
 from .core.privacy_settings import PrivacySettings, check_privacy, private_features
 from .core.robust_settings import RobustSettings, check_robust, describe_noisy
 from .core.rules import Value
-from .core.secure_aggregation import SecureAggregation, check_sums
+from .core.secure_aggregation import (
+    SecureAggregation,
+    check_shared_noise,
+    check_sums,
+    share_of_noise,
+)
 from .core.tasks import OF_EDGES, TASKS, TaskSettings
 from .registry import METHODS, MethodOnTask, find_method, on_data
 
@@ -91,8 +96,15 @@ class Resolved:
             folder=store.folder,
             seed=self.settings.seed,
             is_secret=is_secret,
+            share=self.noise_share,
             **budgets,
         )
+
+    @property
+    def noise_share(self) -> float:
+        """Part of ``update-noise`` that a client adds."""
+        count = self.privacy.update_noise_shared
+        return share_of_noise(self.secagg, self.settings, count)
 
     def job(
         self,
@@ -194,6 +206,8 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     server = method.strategy
     why_no_sums = server.why_no_sums(robust, settings, **method.options)
     check_sums(secagg, settings, why_no_sums, (*task.sends(), *params.sends()))
+    clusters = params.CLUSTERS
+    check_shared_noise(secagg, settings, privacy, has_clusters=clusters)
     attack = build(AttackSettings, run_config, {})
     averages = server.HAS_MODEL and not server.IN_ONE_PLACE and not secagg.on
     check_attack(attack, settings, method.task.key, averages=averages)

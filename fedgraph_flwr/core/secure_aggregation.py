@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from .config import RunSettings, Settings
 from .errors import ConfigError, WireError
 from .fields import Field
+from .privacy_settings import PrivacySettings
 from .rules import choice, flag, integer, number
 from .tasks import TASKS
 from .wire import (
@@ -159,6 +160,50 @@ def describe_sums(
         says += "; scores are means over the items of all, none is of a single client"
     facts = {"members": sorted(known_by), "compared_by": compared}
     return {"secure_aggregation": {"says": says, **facts}}
+
+
+def share_of_noise(
+    sums: SecureAggregation, settings: RunSettings, not_counted: int
+) -> float:
+    """Part of ``update-noise`` that each member of a sum adds; 1 if none is shared.
+
+    Independent noise adds up by its variance: what a sum of the fewest members has,
+    without those that are not counted on, is then the whole. A client hands in for no
+    fewer.
+    """
+    if not not_counted:
+        return 1.0
+    fewest = sums.least if may_drop_out(settings) else settings.num_training
+    return float(1 / np.sqrt(fewest - not_counted))
+
+
+def check_shared_noise(
+    sums: SecureAggregation,
+    settings: RunSettings,
+    privacy: PrivacySettings,
+    *,
+    has_clusters: bool,
+) -> None:
+    """Refuse noise of which each member adds a part where it would not be enough."""
+    count, problem = privacy.update_noise_shared, ""
+    fewest = sums.least if may_drop_out(settings) else settings.num_training
+    if not (sums.on and privacy.update_clip):
+        problem = "needs secure-aggregation.on = true and privacy.update-clip above 0"
+    elif settings.weighting != "uniform":
+        problem = 'needs weighting "uniform", as a weight multiplies an update'
+    elif has_clusters:
+        problem = "needs a method without clusters, for which norms of updates leave"
+    elif count > fewest - 2:
+        problem = (
+            f"may be {fewest - 2} at most, as a sum has {fewest} members or more"
+            " (secure-aggregation.least, if min-fit-replies is below 1) and two must"
+            " be counted on"
+        )
+    if count and problem:
+        raise ConfigError(
+            f"privacy.update-noise-shared is {count}, but it {problem}; correct it, or"
+            " set it to 0"
+        )
 
 
 def may_drop_out(settings: RunSettings) -> bool:

@@ -222,7 +222,8 @@ def _check_arrays(now: Visit, client: int, parcel: Parcel, came: NamedArrays) ->
     good = [
         r
         for r in now.releases.get(client, [])
-        if 0 < r.clip <= policy.update_clip_max and r.noise >= policy.update_noise_min
+        if 0 < r.clip <= policy.update_clip_max
+        and (r.in_sums if policy.shared_noise else r.noise) >= policy.update_noise_min
     ]
     for name, array in parcel.arrays.items():
         if not _is_released(name, array, came, good):

@@ -86,6 +86,7 @@ class Policy(Settings):
     scores: bool = flag(True)
     secure_aggregation: str = choice("allowed", "allowed", "first-seen", "required")
     least_in_sum: int = integer(3, 2, 2**8)
+    shared_noise: bool = flag(False)
 
     @property
     def needs_clip(self) -> bool:
@@ -126,7 +127,9 @@ class Policy(Settings):
                 "secure-aggregation",
                 "set secure-aggregation.on to true in the run config",
             )
-        self._check_noise(privacy, "update", "updates", "sends them as they are")
+        share = 1.0 if self.shared_noise else resolved.noise_share
+        own = replace(privacy, update_noise=privacy.update_noise * share)
+        self._check_noise(own, "update", "updates", "sends them as they are")
         self._check_noise(privacy, "graph", "training", "trains without noise")
         if self.edge_epsilon_max and not resolved.method.task.takes_edge_noise:
             raise _forbidden(

@@ -15,6 +15,7 @@ from flwr.app import ConfigRecord
 from matrix import one_per_strategy
 
 from clients.handed_in import HandedIn, KeptUpdates
+from clients.privacy.gaussian import epsilon_of
 from clients.sealing import KeyRing, fingerprint, read_site_key, site_key_file
 from clients.site_database import site_database
 from fedgraph_flwr import client_app
@@ -29,6 +30,7 @@ from fedgraph_flwr.core.secure_aggregation import (
     SecureAggregation,
 )
 from fedgraph_flwr.core.wire import CLASS_WEIGHTS, Parcel, pack, unpack
+from fedgraph_flwr.core.words import at_most
 from fedgraph_flwr.methods.fedavg import SHARED
 from simulations import contract
 from simulations.tiny_runs import Lab
@@ -48,6 +50,7 @@ SPLITS = {
     "gcfl.max-norm-threshold": 0.0,
 }
 VICTIM = 1
+ZERO = {"learning-rate": 0.0}
 SUM = {"secure-aggregation.scores": "sum"}
 PERSONAL = (
     *("centralized", "fedaux", "fedgkd", "fedgta", "fedpub", "local"),
@@ -565,6 +568,57 @@ def test_sites_that_require_sums_send_nothing_else(run, monkeypatch, tmp_path):
     assert {line["keys"] for line in lines} == {"fingerprints"}
     for count in (1, 3):
         assert run("fedavg graph-classification", nodes=count, **ON).sha == found.sha
+
+
+SHARED_NOISE = {
+    "privacy.update-clip": 1.0,
+    "privacy.update-noise": 8.0,
+    "privacy.update-noise-shared": 1,
+    "weighting": "uniform",
+}
+
+
+def test_members_of_a_sum_share_its_noise(run, tmp_path):
+    """Of four one is not counted on: three have the whole noise of a sum."""
+    still = {**ON, **SHARED_NOISE, "learning-rate": 0.0, "num-server-rounds": 1}
+    rounds = {**ON, **SHARED_NOISE, "num-server-rounds": 3}
+    start = run("fedavg graph-classification", **{**ON, "num-server-rounds": 1, **ZERO})
+    noisy = run("fedavg graph-classification", **still)
+    (was,), (now,) = start.models.values(), noisy.models.values()
+    drawn = np.concatenate([(now[n] - was[n]).ravel() for n in was])
+    expected = 8 / 3**0.5 * 4**0.5 / 4  # of a mean of four
+    assert drawn.std() == pytest.approx(expected, rel=5 / (2 * len(drawn)) ** 0.5)
+    summary = run("fedavg graph-classification", **rounds).summary
+    spent = summary["privacy"]["per_client"]["0"]
+    delta = spent["update-delta"]
+    own, whole = (epsilon_of({n: 3}, delta) for n in (8 / 3**0.5, 8.0))
+    assert spent["update-epsilon"] == pytest.approx(own)
+    assert spent["update-epsilon-in-sums"] == pytest.approx(whole)
+    assert f"epsilon {at_most(whole)} in sums, against" in summary["privacy"]["says"]
+    policy = {"update_clip_max": 1.0, "update_noise_min": 8.0}
+    for trusts in (True, False):
+        nodes = sites(tmp_path / str(trusts), shared_noise=trusts, **policy)
+        if trusts:
+            run("fedavg graph-classification", node_configs=nodes, **rounds)
+            continue
+        with pytest.raises(RunFailedError, match=r"PolicyError \(update-noise-min\)"):
+            run("fedavg graph-classification", node_configs=nodes, **rounds)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "words"),
+    [
+        ("fedavg", {"secure-aggregation.on": False}, "needs secure-aggregation.on ="),
+        ("fedavg", {"privacy.update-clip": 0.0}, "needs secure-aggregation.on ="),
+        ("fedavg", {"weighting": "samples"}, 'needs weighting "uniform"'),
+        ("gcfl+", {}, "needs a method without clusters"),
+        ("fedavg", {"privacy.update-noise-shared": 3}, "may be 2 at most, as a sum"),
+        ("fedavg", {"min-fit-replies": 0.5, "privacy.update-noise-shared": 2}, "be 1"),
+    ],
+)
+def test_noise_is_shared_where_it_is_enough(method, given, words):
+    with pytest.raises(ConfigError, match=words):
+        toys.resolved(method, **{**ON, **SHARED_NOISE, **given})
 
 
 def test_what_is_sent_tells_nothing_alone(run, monkeypatch):
