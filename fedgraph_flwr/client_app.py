@@ -43,6 +43,7 @@ from .node.node_config import (
     hosted_clients,
     hosts_any,
     ignored_folders,
+    is_site,
 )
 from .node.serve import (
     agree,
@@ -82,7 +83,7 @@ class SiteApp(ClientApp):
                 if resolved.secagg.on:
                     # As all ends have it: without a site's own folders.
                     config = (visit.resolved or resolved).to_config()
-                    visit.cover = Cover(
+                    cover = visit.cover = Cover(
                         visit=visit,
                         resolved=resolved,
                         run=context.run_id,
@@ -90,6 +91,9 @@ class SiteApp(ClientApp):
                         root=state_root(resolved),
                         hosted=hosted,
                     )
+                    # In a simulation noise is repeatable, in a resumed run too.
+                    if resolved.privacy.update_noise_shared and is_site(visit.node):
+                        visit.sum_name = cover.sum_name
                 if is_hand_in:  # which pads cover, if there is anything
                     bound_to(kind, context, resolved, header)
                     now = {STARTED_AT: time.time(), COMPUTE_S: 0.0}

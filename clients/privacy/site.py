@@ -65,6 +65,8 @@ class PrivateSite:
         Of the site over all runs, whatever a run allows.
     share : float
         Part of ``update-noise`` that this client adds; others of its sum add theirs.
+    sum_name : str
+        Of the sum, if noise is shared: all members draw anew for another one.
     released : list of Release
         Noisy updates drawn so far, by this object.
     """
@@ -75,6 +77,7 @@ class PrivateSite:
     is_secret: bool
     limits: Budgets = field(default_factory=Budgets)
     share: float = 1.0
+    sum_name: str = ""
     released: list[Release] = field(default_factory=list, compare=False)
 
     def ledger(self, partition: GraphPartition) -> Ledger:
@@ -291,7 +294,7 @@ class PrivateSite:
             inputs=inputs,
             clip_norm=getattr(self.privacy, f"{kind}_clip"),
             noise_multiplier=self._noise(kind),
-            secret=secret,
+            secret=secret + self.sum_name,
         )
         path = partition.client_id, f"{kind}-noise", release
         return release, noise_stream(secret, self.seed, *path)

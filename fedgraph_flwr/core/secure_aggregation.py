@@ -173,8 +173,7 @@ def share_of_noise(
     """
     if not not_counted:
         return 1.0
-    fewest = sums.least if may_drop_out(settings) else settings.num_training
-    return float(1 / np.sqrt(fewest - not_counted))
+    return float(1 / np.sqrt(fewest_members(sums, settings) - not_counted))
 
 
 def check_shared_noise(
@@ -186,7 +185,7 @@ def check_shared_noise(
 ) -> None:
     """Refuse noise of which each member adds a part where it would not be enough."""
     count, problem = privacy.update_noise_shared, ""
-    fewest = sums.least if may_drop_out(settings) else settings.num_training
+    fewest = fewest_members(sums, settings)
     if not (sums.on and privacy.update_clip):
         problem = "needs secure-aggregation.on = true and privacy.update-clip above 0"
     elif settings.weighting != "uniform":
@@ -209,6 +208,14 @@ def check_shared_noise(
 def may_drop_out(settings: RunSettings) -> bool:
     """Whether clients train first and hand in when it is known who has trained."""
     return settings.min_fit_replies < 1
+
+
+def fewest_members(
+    sums: SecureAggregation, settings: RunSettings, *, has_clusters: bool = False
+) -> int:
+    """Return of how many clients each sum is at least; a client checks it."""
+    may_lack = may_drop_out(settings) or has_clusters
+    return sums.least if may_lack else settings.num_training
 
 
 def summed_scores(sums: SecureAggregation, settings: RunSettings) -> tuple[str, ...]:

@@ -71,6 +71,8 @@ class Visit:
     sums: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     # Of the message's kind, of what came and of what is to leave it makes what leaves.
     cover: Callable[[str, RecordDict, RecordDict], RecordDict] | None = None
+    # Names the sum that a client trains for, if its members share noise.
+    sum_name: Callable[[int, Parcel, Mapping[str, Scalar]], str] | None = None
 
 
 def check_kind(message_type: str) -> None:

@@ -392,6 +392,12 @@ def _check_sense(policy: Policy) -> None:
                 f"{of}-clip-max is set without {of}-noise-min and {of}-epsilon-max: a"
                 " run may then take next to no noise; set one of the two, or both"
             )
+    if policy.shared_noise and policy.secure_aggregation != "required":
+        raise ConfigError(
+            f"{policy.key('shared_noise')} = true without secure-aggregation ="
+            ' "required": a server could add members of its own, who add no noise; set'
+            " both, or neither"
+        )
     if not policy.needs_clip:
         return
     for name in ("sealed_only", "pooled_evaluation", "raw_features", "statistics"):

@@ -27,12 +27,14 @@ from fedgraph_flwr.core.secure_aggregation import (
     KEYS,
     MASKED,
     MEMBERS,
+    MISSED,
     SecureAggregation,
 )
 from fedgraph_flwr.core.wire import CLASS_WEIGHTS, Parcel, pack, unpack
 from fedgraph_flwr.core.words import at_most
 from fedgraph_flwr.methods.fedavg import SHARED
 from simulations import contract
+from simulations.inline import InlineGrid
 from simulations.tiny_runs import Lab
 from strategies.gcfl import even_cut
 from strategies.sums import RoundSum, choose_members
@@ -597,12 +599,47 @@ def test_members_of_a_sum_share_its_noise(run, tmp_path):
     assert f"epsilon {at_most(whole)} in sums, against" in summary["privacy"]["says"]
     policy = {"update_clip_max": 1.0, "update_noise_min": 8.0}
     for trusts in (True, False):
-        nodes = sites(tmp_path / str(trusts), shared_noise=trusts, **policy)
+        needed = {"secure_aggregation": "required", "shared_noise": trusts}
+        nodes = sites(tmp_path / str(trusts), **needed, **policy)
         if trusts:
             run("fedavg graph-classification", node_configs=nodes, **rounds)
             continue
         with pytest.raises(RunFailedError, match=r"PolicyError \(update-noise-min\)"):
             run("fedavg graph-classification", node_configs=nodes, **rounds)
+
+
+def test_members_draw_anew_for_another_sum(run, monkeypatch, tmp_path):
+    """The same again costs nothing; what others missed makes another sum, paid for."""
+    deliver, sums, spent = InlineGrid.deliver, np.zeros((3, 1), np.uint64), []
+
+    def thrice(self, message):
+        nonlocal sums
+        key = next((k for k in message.content if k.endswith("/facts")), "")
+        facts = message.content.get(key, {})
+        if MEMBERS not in facts:
+            return deliver(self, message)
+        replies = []
+        for missed in ({}, {}, {MISSED: "0" * 64}):
+            message.content[key] = ConfigRecord({**facts, **missed})
+            replies.append(deliver(self, message))
+        parcels = [p for r in replies for p in unpack(r.content)[0].values()]
+        sums = sums + np.stack([p.arrays[MASKED] for p in parcels])
+        spent.append([p.metrics["privacy/update-epsilon"] for p in parcels])
+        return replies[0]
+
+    monkeypatch.setattr(InlineGrid, "deliver", thrice)
+    policy = {"update_clip_max": 1.0, "update_noise_min": 8.0, "shared_noise": True}
+    nodes = sites(tmp_path, **policy, secure_aggregation="required")
+    still = {**ON, **SHARED_NOISE, "num-server-rounds": 1, **ZERO}
+    run("fedavg graph-classification", node_configs=nodes, **still)
+    first, again, other = sums.view(np.int64)[:, :-2] / 2.0**30
+    np.testing.assert_array_equal(first, again)
+    whole = 8 / 3**0.5 * 4**0.5  # of four members, of whom three are counted on
+    for drawn, expected in ((first, whole), (other - first, whole * 2**0.5)):
+        assert drawn.std() == pytest.approx(expected, rel=5 / (2 * drawn.size) ** 0.5)
+    one, two = (epsilon_of({8 / 3**0.5: k}, 1e-5) for k in (1, 2))
+    for found in spent:
+        assert found == pytest.approx([one, one, two])
 
 
 @pytest.mark.parametrize(
