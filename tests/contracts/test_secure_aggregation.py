@@ -344,6 +344,12 @@ def test_a_run_again_without_one_client_needs_another_seed(run, tmp_path):
 DROP = {**ON, "min-fit-replies": 0.5, "num-server-rounds": 3}
 
 
+def test_a_client_hands_in_for_no_sum_without_itself(run, monkeypatch):
+    lie(monkeypatch, without(VICTIM))
+    with pytest.raises(RunFailedError, match=r"\(0, 2, 3\): refused"):
+        run("fedavg graph-classification", nodes=4, **DROP)
+
+
 def test_who_fails_in_training_is_not_in_the_sum(run, monkeypatch):
     """The mean is of those who have trained, as without pads."""
     toys.fail_when(monkeypatch, lambda client, number: (client, number) == (1, 2))
