@@ -672,6 +672,7 @@ class GraphClient(ClassicClient, Generic[P]):
             self._undo()
         named = self._detached(self.shared_keys)
         received = {n: w.cpu().numpy() for n, w in self.round.received.items()}
+        self.job.site.check_received([*received.values()])
         noisy = self.job.site.noisy_update(
             [named[n].cpu().numpy() - w for n, w in received.items()],
             self.data.partition,

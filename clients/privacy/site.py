@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray, pointer
-from fedgraph_flwr.core.errors import ConfigError, PrivacyBudgetError
+from fedgraph_flwr.core.errors import ConfigError, PrivacyBudgetError, WireError
 from fedgraph_flwr.core.privacy_settings import (
     EDGE,
     EDGE_SHARED,
@@ -36,6 +36,8 @@ from .gaussian import (
 from .laplace import GraphAdjacency, Triangles
 from .noisy_views import NoisyViews, site_secret
 from .stream import Noise, noise_stream
+
+_STEPS = 1000  # of rounding, at least, to a standard deviation of shared noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +254,24 @@ class PrivateSite:
         drawn = Release(update=noisy, clip=clip_norm, noise=multiplier, in_sums=whole)
         self.released.append(drawn)
         return noisy
+
+    def check_received(self, received: Sequence[NDArray[Any]]) -> None:
+        """Refuse numbers beside which shared noise would be rounded away.
+
+        What is sent is the sum of both, and the server chooses one of them.
+
+        Raises
+        ------
+        WireError
+        """
+        grid = max((np.spacing(np.abs(a).max(initial=0)) for a in received), default=0)
+        own = self.privacy.update_clip * self._noise("update")
+        if self.share < 1 and not grid <= own / _STEPS:
+            raise WireError(
+                "the received model has numbers so large that noise of deviation"
+                f" {own:g} would be rounded to steps of {grid:g}: refused, as members"
+                " of a sum count on each other's noise; start from another model"
+            )
 
     def _noise(self, kind: str) -> float:
         if kind == "update":

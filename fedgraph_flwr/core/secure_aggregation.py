@@ -305,6 +305,7 @@ class SumOf:
         server_round: int,
         config_sha256: str,
         history: str,
+        size: int,
     ) -> bytes:
         """SHA-256 of all that members must agree on.
 
@@ -315,8 +316,12 @@ class SumOf:
         ----------
         run : int
             Flower's.
+        server_round : int
+            Below 0 for scores after the last one, which are no update.
         config_sha256 : str
             Of the run config.
+        size : int
+            Of the vectors: pads of a short one are the beginning of a long one's.
         history : str
             :func:`follow` of what members trained from, in this and earlier rounds: the
             state that a client keeps depends on all of it.
@@ -330,6 +335,7 @@ class SumOf:
             "keys": self._keys(),
             "config": config_sha256,
             "history": history,
+            "size": size,
         }
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).digest()
 
@@ -387,6 +393,11 @@ def encode(
     share = np.rint(update * (weight * 2.0**_FRACTION_BITS))
     numbers = np.concatenate([share, scores, [weight, 1]])
     return numbers.astype(np.int64).view(np.uint64)
+
+
+def length(size: int, scores: Collection[str]) -> int:
+    """Length of a vector: an update, two numbers for each score, and the last two."""
+    return size + 2 * len(scores) + 2
 
 
 def decode(

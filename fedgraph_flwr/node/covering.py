@@ -307,7 +307,7 @@ class Cover:
         WireError, PolicyError
             As the messages say; nothing of the client leaves.
         """
-        number, experiment = abs(int(header[SERVER_ROUND])), str(header[EXPERIMENT])
+        number, experiment = int(header[SERVER_ROUND]), str(header[EXPERIMENT])
         ring = KeyRing(self.root / experiment / f"client-{client}", client_id=client)
         self._check_members(client, sum_of, ring)
         label = sum_of.label(
@@ -316,12 +316,13 @@ class Cover:
             server_round=number,
             config_sha256=self.config_sha256,
             history=self._kept(header).history(client),
+            size=len(update.vector),
         )
         vector = update.vector
         handed = HandedIn(
             experiment=experiment,
             client=client,
-            server_round=number,
+            server_round=abs(number),
             members=sum_of.members,
             label=label,
             received=update.received,

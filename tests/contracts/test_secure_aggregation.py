@@ -25,6 +25,7 @@ from fedgraph_flwr.core.errors import ConfigError, RunFailedError, WireError
 from fedgraph_flwr.core.secure_aggregation import (
     HANDED,
     KEYS,
+    LABEL,
     MASKED,
     MEMBERS,
     MISSED,
@@ -646,6 +647,50 @@ def test_members_draw_anew_for_another_sum(run, monkeypatch, tmp_path):
     one, two = (epsilon_of({8 / 3**0.5: k}, 1e-5) for k in (1, 2))
     for found in spent:
         assert found == pytest.approx([one, one, two])
+
+
+def test_scores_alone_have_other_pads_than_an_update(run, monkeypatch):
+    """Else the first numbers of an update would open, whose other pads are as long."""
+    deliver, labels, lengths = InlineGrid.deliver, {}, set()
+
+    def lying(self, message):
+        key = next((k for k in message.content if k.endswith("/facts")), "")
+        asked = message.content.get(key, {})
+        if MEMBERS in asked and toys.round_of(message) == 1 and not key.startswith("0"):
+            message.metadata.__dict__["_message_type"] = "evaluate"
+        reply = deliver(self, message)
+        for client, parcel in unpack(reply.content)[0].items():
+            if MASKED in parcel.arrays and toys.round_of(message) == 1:
+                labels.setdefault(client, bytes(parcel.arrays[LABEL]))
+                lengths.add(len(parcel.arrays[MASKED]))
+        return reply
+
+    monkeypatch.setattr(InlineGrid, "deliver", lying)
+    with pytest.raises(RunFailedError):
+        run("fedavg graph-classification", nodes=4, **ON, **SUM)
+    assert len(lengths) == 2
+    assert len(labels) == 4
+    assert labels[0] not in [labels[c] for c in (1, 2, 3)]
+
+
+def test_numbers_that_round_shared_noise_away_are_refused(
+    run, monkeypatch, tmp_path, caplog
+):
+    def huge(_, message):
+        for name in [n for n in message.content if n.endswith("/arrays")]:
+            client = int(name.split("/")[0])
+            parcels, header = unpack(message.content)
+            parcel = parcels[client]
+            arrays = {n: np.full_like(a, 2.0**28) for n, a in parcel.arrays.items()}
+            parcels[client] = replace(parcel, arrays=arrays)
+            message.content = pack(parcels, header)
+
+    toys.on_delivery(monkeypatch, before=huge)
+    policy = {"update_clip_max": 1.0, "update_noise_min": 8.0, "shared_noise": True}
+    nodes = sites(tmp_path, **policy, secure_aggregation="required")
+    with pytest.raises(RunFailedError, match="0 of 4 clients replied"):
+        run("fedavg graph-classification", node_configs=nodes, **ON, **SHARED_NOISE)
+    assert "of deviation 4.6188 would be rounded to steps of 32" in caplog.text
 
 
 @pytest.mark.parametrize(
