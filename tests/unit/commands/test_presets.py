@@ -142,8 +142,8 @@ adafgl-<NODES>-\d+  180
 :: encoder
 .*-(10|20)-gcn2  'gcn2'
 # FedAux (Zhuo et al. 2025), Table 1
-:: partition held-out split-seed patience learning-rate weight-decay persist-optimizer weighting
-.*-<NODES>-\d+-<TRAINING>  'metis'  0.8  1234  0  0.01  1e-6  true  'uniform'
+:: partition held-out patience learning-rate weight-decay persist-optimizer
+.*-<NODES>-\d+-<TRAINING>  'metis'  0.8  0  0.01  1e-6  true
 :: num-server-rounds local-epochs optimizer encoder hidden-dim
 .*-(cora|citeseer)-\d+-brief          100  1  'adam'   'paper'  128
 .*-(photo|computers)-\d+-brief        200  2  'adam'   'paper'  128
