@@ -142,8 +142,11 @@ adafgl-<NODES>-\d+  180
 :: encoder
 .*-(10|20)-gcn2  'gcn2'
 # FedAux (Zhuo et al. 2025), Table 1
-:: partition held-out patience learning-rate weight-decay persist-optimizer
-.*-<NODES>-\d+-<TRAINING>  'metis'  0.8  0  0.01  1e-6  true
+:: partition held-out patience weight-decay persist-optimizer
+.*-<NODES>-\d+-<TRAINING>  'metis'  0.8  0  1e-6  true
+:: learning-rate
+(.*-brief|.*-(cora|citeseer)-\d+-fair|fed(pub|aux)-.*-fair)  0.01
+(?!fedpub|fedaux).*-(photo|computers)-10-fair                0.05
 :: num-server-rounds local-epochs optimizer encoder hidden-dim
 .*-(cora|citeseer)-\d+-brief          100  1  'adam'   'paper'  128
 .*-(photo|computers)-\d+-brief        200  2  'adam'   'paper'  128
