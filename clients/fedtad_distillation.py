@@ -1,17 +1,16 @@
 """Server side of FedTAD in torch: a generator of pseudo graphs, and distillation.
 
-Zhu et al. 2024, arXiv:2404.14061; formulas of the authors' released code. The server
-app hands :func:`distil` to the strategy, which computes without torch.
-
-Pseudo features are made to look like what the clients' models were trained on. They
-leave this module in no file and no message.
+Zhu et al. 2024, arXiv:2404.14061; formulas and constants of the authors' released code.
+The server app hands :func:`distil` to the strategy, which computes without torch.
+Pseudo features look like what the clients' models were trained on: they leave this
+module in no file and no message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,29 +23,18 @@ from typing_extensions import override
 from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.seeding import derive_seed
 from fedgraph_flwr.core.wire import NamedArrays, select, with_prefix
-from fedgraph_flwr.methods.fedtad import (
-    DECAY,
-    HIDDEN,
-    MODEL_STEPS,
-    NEIGHBOURS,
-    NODES,
-    NOISE,
-    RATE,
-    FedTADParams,
-)
 
-from .base import GraphClient, start_of
+from .base import start_of
 from .graphs.ops import linear
 from .graphs.whole_graph import DenseGraph
-from .job import ModelSpec
 from .models.node_gnn import NodeGNN
-from .training import (
-    as_in_a_run,
-    optimizer_tensors,
-    restore_optimizer,
-    to_arrays,
-)
+from .training import as_in_a_run, optimizer_tensors, restore_optimizer, to_arrays
 
+NODES, NOISE = 100, 32  # of a pseudo graph; width of what its features are made from
+NEIGHBOURS = 5  # of a pseudo node, itself among them
+HIDDEN = 64, 128, 256  # widths of the generator
+MODEL_STEPS = 5  # in which the model learns from one pseudo graph
+RATE, DECAY = 1e-3, 5e-4  # of both optimisers
 _GENERATOR, _MODEL = "generator/", "model/"  # of what is kept
 
 
@@ -88,25 +76,18 @@ def pseudo_graph(x: Tensor, neighbours: int = NEIGHBOURS) -> DenseGraph:
     Edges carry no gradient to ``x``, (num_nodes, num_features).
     """
     unit = normalize(x.detach(), dim=1)
-    near = (unit @ unit.t()).topk(neighbours, dim=1).indices
-    chosen = torch.zeros_like(unit @ unit.t()).scatter_(1, near, 1.0)
+    cosines = unit @ unit.t()
+    near = cosines.topk(neighbours, dim=1).indices
+    chosen = torch.zeros_like(cosines).scatter_(1, near, 1.0)
     return DenseGraph(torch.maximum(chosen, chosen.t()).fill_diagonal_(0))
 
 
 def weigh(shares: Tensor, labels: Tensor) -> Tensor:
-    """Weights of nodes at each client, (n, num_nodes), of shares (n, C).
+    """Make shares (n, C) weights of nodes, (n, num_nodes).
 
     Sums with them are sums over classes of shares times means over a class's nodes.
     """
-    counts = torch.bincount(labels, minlength=shares.shape[1])
-    return (shares / counts)[:, labels]
-
-
-def semantic(taught: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Cross-entropy of clients' logits, (n, num_nodes, C), on the pseudo labels."""
-    at = labels.expand(len(taught), -1).unsqueeze(2)
-    losses = -log_softmax(taught, dim=2).gather(2, at).squeeze(2)
-    return (weights * losses).sum()
+    return (shares / torch.bincount(labels, minlength=shares.shape[1]))[:, labels]
 
 
 def divergence(learned: Tensor, taught: Tensor, weights: Tensor) -> Tensor:
@@ -120,120 +101,101 @@ def diversity(z: Tensor, x: Tensor) -> Tensor:
     return (-(noise * torch.cdist(x, x, p=1) / x.shape[1]).mean()).exp()
 
 
-class Models(NamedTuple):
-    """The averaged model, which learns, and the clients', ascending, which do not."""
-
-    pupil: NodeGNN
-    teachers: list[NodeGNN]
-
-    def taught(self, x: Tensor, graph: DenseGraph) -> Tensor:
-        """Logits of the teachers, without dropout, (n, num_nodes, C)."""
-        return torch.stack([t.logits(x, graph) for t in self.teachers])
+def all_logits(models: Sequence[NodeGNN], x: Tensor, graph: DenseGraph) -> Tensor:
+    """Logits of several models, without dropout, (num_models, num_nodes, C)."""
+    return torch.stack([model.logits(x, graph) for model in models])
 
 
 def generator_terms(
-    models: Models, x: Tensor, z: Tensor, labels: Tensor, weights: Tensor
+    models: Sequence[NodeGNN], x: Tensor, z: Tensor, labels: Tensor, weights: Tensor
 ) -> dict[str, Tensor]:
-    """Terms of the generator's loss; models are as in evaluation."""
-    graph = pseudo_graph(x)
-    taught = models.taught(x, graph)
-    learned = models.pupil.logits(x, graph)
+    """Terms of the generator's loss; the first model is the averaged one."""
+    learned, *taught = all_logits(models, x, pseudo_graph(x))
+    clients = torch.stack(taught)
+    at = labels.expand(len(clients), -1).unsqueeze(2)
+    entropies = -log_softmax(clients, dim=2).gather(2, at).squeeze(2)
     return {
-        "semantic": semantic(taught, labels, weights),
-        "divergence": divergence(learned, taught.detach(), weights),
-        "diversity": len(taught) * diversity(z, x),
+        "semantic": (weights * entropies).sum(),
+        "divergence": divergence(learned, clients.detach(), weights),
+        "diversity": len(clients) * diversity(z, x),
     }
 
 
 def distil(
-    client: type[GraphClient[FedTADParams]],
-    make_spec: Callable[..., ModelSpec[FedTADParams]],
+    client: Any,
+    make_spec: Any,
     widths: Mapping[str, int],
     server_round: int,
-    theta: NamedArrays,
     models: Sequence[NamedArrays],
     shares: NDArray[np.float64],
     kept: NamedArrays,
 ) -> tuple[NamedArrays, NamedArrays, dict[str, float]]:
-    """Train the generator and the averaged model in turns.
+    """Train a generator, and the averaged model on what it makes, in turns.
 
     Parameters
     ----------
     client, make_spec : type, callable
         What builds a model, and from which widths.
-    theta : dict of str to array
-        The averaged model.
     models : sequence of dict of str to array
-        The clients', ascending.
+        The averaged one, then the clients', ascending.
     shares : float64 array, shape (n, C)
         Phi-hat.
     kept : dict of str to array
-        Generator and states of both optimisers after the last round; empty before the
-        first. Moments of the model's outlast the averages in between.
+        What the round before returned; empty before the first. Moments of the model's
+        optimiser outlast the averages in between.
 
     Returns
     -------
-    theta, kept, terms
-        The new ones; terms of the generator's last loss, and the norm of its features.
+    The averaged model as it has learned, what to keep, and what to log: terms of the
+    generator's last loss, and the norm of its features.
     """
     spec = make_spec(**widths)
-    seed, params = spec.settings.seed, spec.params
     with as_in_a_run(spec.settings.torch_threads):
-        draws = _stream(seed, server_round, "distil")
-        pupil = _loaded(client, spec, theta)
-        teachers = [_loaded(client, spec, m).requires_grad_(False) for m in models]
-        both = Models(pupil, teachers)
-        g = Generator(
-            spec.num_features, spec.num_classes, _stream(seed, 0, "generator")
+        draws, init = (
+            torch.Generator().manual_seed(derive_seed(spec.settings.seed, *path))
+            for path in (("server", server_round, "distil"), ("server", "generator"))
         )
-        of_g, of_model = _go_on(g, _GENERATOR, kept), _go_on(pupil, _MODEL, kept)
+        built: list[Any] = [start_of(client, spec).model for _ in models]
+        model, *teachers = built
+        for module, arrays in zip(built, models, strict=True):
+            module.load_state_dict(_tensors(arrays))
+            module.requires_grad_(False)
+        g = Generator(spec.num_features, spec.num_classes, init)
+        of_g, of_model = _go_on(g, _GENERATOR, kept), _go_on(model, _MODEL, kept)
         labels = pseudo_labels(spec.num_classes)
         weights = weigh(torch.from_numpy(shares).float(), labels)
-        for _ in range(params.distillations):
+        for _ in range(spec.params.distillations):
             z = torch.randn(NODES, NOISE, generator=draws)
-            pupil.requires_grad_(False)
-            terms = generator_terms(both, g(labels, z), z, labels, weights)
-            loss = params.semantic_weight * terms["semantic"] - terms["divergence"]
-            _step(of_g, loss + terms["diversity"])
-            pupil.requires_grad_(True)
-            with torch.no_grad():
-                x = g(labels, z)
-                graph = pseudo_graph(x)
-                taught = both.taught(x, graph)
+            terms = generator_terms(built, g(labels, z), z, labels, weights)
+            loss = spec.params.semantic_weight * terms["semantic"]
+            _step(of_g, loss - terms["divergence"] + terms["diversity"])
+            x = g(labels, z).detach()
+            graph = pseudo_graph(x)
+            taught = all_logits(teachers, x, graph)
+            model.requires_grad_(True)
             for _ in range(MODEL_STEPS):
-                learned = pupil.logits(x, graph, draws)
+                learned = model.logits(x, graph, draws)
                 _step(of_model, divergence(learned, taught, weights))
-        terms["norm of features"] = x.norm()
-        trained = pupil.state_dict()
+            model.requires_grad_(False)
+        learned_arrays = to_arrays(model.state_dict())
         keeps = {
             **with_prefix(_GENERATOR, g.state_dict() | optimizer_tensors(of_g)),
             **with_prefix(_MODEL, optimizer_tensors(of_model)),
         }
-    told = {name: float(value.detach()) for name, value in terms.items()}
-    return to_arrays({n: trained[n] for n in theta}), to_arrays(keeps), told
+    told = {n: float(t.detach()) for n, t in terms.items()} | {"norm": float(x.norm())}
+    return {n: learned_arrays[n] for n in models[0]}, to_arrays(keeps), told
 
 
-def _stream(seed: int, server_round: int, name: str) -> torch.Generator:
-    derived = derive_seed(seed, "server", server_round, name)
-    return torch.Generator().manual_seed(derived)
-
-
-def _loaded(
-    client: type[GraphClient[FedTADParams]],
-    spec: ModelSpec[FedTADParams],
-    arrays: NamedArrays,
-) -> Any:
-    model = start_of(client, spec).model
-    model.load_state_dict({n: torch.from_numpy(np.array(a)) for n, a in arrays.items()})
-    return model
+def _tensors(arrays: NamedArrays) -> dict[str, Tensor]:
+    return {n: torch.from_numpy(np.array(a)) for n, a in arrays.items()}
 
 
 def _go_on(module: nn.Module, name: str, kept: NamedArrays) -> Optimizer:
-    """Make the optimiser of a module, and set both to what was kept of them."""
+    """Make the optimiser of a module; set it, and a generator, to what was kept."""
     optimizer = Adam(module.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
-    stored = {n: torch.from_numpy(np.array(a)) for n, a in select(name, kept).items()}
+    stored = _tensors(select(name, kept))
     module.load_state_dict(
-        {n: t for n, t in stored.items() if n in module.state_dict()}, strict=False
+        {n: stored.get(n, t) for n, t in module.state_dict().items()}
     )
     restore_optimizer(optimizer, stored)
     return optimizer

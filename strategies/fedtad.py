@@ -21,8 +21,6 @@ from .averaging import FloatArray, miscounted
 from .fedavg import FedAvg
 from .replies import Layout
 
-_KEPT = "kept/"
-
 
 def shares_of(reliability: FloatArray) -> FloatArray:
     """Phi_k[c] / sum over clients of Phi[c], (n, C); 0 in a class that nobody has."""
@@ -48,8 +46,7 @@ class FedTAD(FedAvg):
     def __init__(self, *arguments: Any, distil: Any = None, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.distil = distil
-        self.reliability: dict[int, FloatArray] = {}  # Phi, of who has replied
-        self.kept: NamedArrays = {}  # generator and optimisers
+        self.kept: NamedArrays = {}  # Phi of who has replied; what distil keeps
 
     @override
     def uplink(self, server_round: int, client: int) -> Layout:
@@ -63,8 +60,11 @@ class FedTAD(FedAvg):
     @override
     def misfits(self, replies: Mapping[int, Parcel]) -> dict[int, str]:
         """Name clients whose reliability cannot be."""
-        told = {c: p.arrays[RELIABILITY] for c, p in replies.items() if _tells(p)}
-        return miscounted(told, {c: self.clients[c].num_train for c in told})
+        told = {c: select(RELIABILITY, p.arrays).get("") for c, p in replies.items()}
+        return miscounted(
+            {c: phi for c, phi in told.items() if phi is not None},
+            {c: self.clients[c].num_train for c in replies},
+        )
 
     @override
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:
@@ -72,34 +72,27 @@ class FedTAD(FedAvg):
         if not self.params.distillations:
             return
         for client, parcel in replies.items():
-            if _tells(parcel):
-                self.reliability[client] = parcel.arrays[RELIABILITY].astype(float)
+            told = select(RELIABILITY, parcel.arrays)
+            self.kept |= with_prefix(f"{RELIABILITY}/{client}", told)
         widths = self.clients[min(self.clients)].widths  # all have the same
-        equal = np.ones(widths["num_classes"])
-        phi = np.stack([self.reliability.get(c, equal) for c in replies])
-        self.theta, self.kept, terms = self.distil(
+        alike = np.ones(widths["num_classes"])
+        phi = [self.kept.get(f"{RELIABILITY}/{c}", alike) for c in replies]
+        self.theta, kept, terms = self.distil(
             widths,
             server_round,
-            self.theta,
-            [select(SHARED, p.arrays) for p in replies.values()],
-            shares_of(phi),
+            [self.theta, *(select(SHARED, p.arrays) for p in replies.values())],
+            shares_of(np.stack(phi).astype(np.float64)),
             self.kept,
         )
+        self.kept |= kept
         words = ", ".join(f"{name} {value:.3g}" for name, value in terms.items())
         log(INFO, "round %d, distilled: %s", server_round, words)
 
     @override
     def state(self) -> tuple[NamedArrays, dict[str, Any]]:
-        told = {f"{RELIABILITY}/{c}": phi for c, phi in self.reliability.items()}
-        model = with_prefix(SHARED, self.theta)
-        return {**model, **with_prefix(_KEPT, self.kept), **told}, {}
+        return {**with_prefix(SHARED, self.theta), **self.kept}, {}
 
     @override
     def restore(self, arrays: NamedArrays, facts: Mapping[str, Any]) -> None:
-        self.theta, self.kept = select(SHARED, arrays), select(_KEPT, arrays)
-        told = select(f"{RELIABILITY}/", arrays)
-        self.reliability = {int(c): phi.astype(float) for c, phi in told.items()}
-
-
-def _tells(parcel: Parcel) -> bool:
-    return RELIABILITY in parcel.arrays
+        self.theta = select(SHARED, arrays)
+        self.kept = {n: a for n, a in arrays.items() if not n.startswith(SHARED)}

@@ -25,12 +25,6 @@ from ..core.tasks import NODE_CLASSIFICATION
 
 RELIABILITY = "fedtad/reliability"
 WALK_LENGTH = 5  # of walks that may end where they began
-# Constants of the authors' code.
-NODES, NOISE = 100, 32  # of a pseudo graph; width of what its features are made from
-NEIGHBOURS = 5  # of a pseudo node, itself among them
-HIDDEN = 64, 128, 256  # widths of the generator
-MODEL_STEPS = 5  # in which the model learns from one pseudo graph
-RATE, DECAY = 1e-3, 5e-4  # of both optimisers at the server
 
 
 @dataclass(frozen=True, kw_only=True)

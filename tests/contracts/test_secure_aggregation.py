@@ -56,7 +56,7 @@ VICTIM = 1
 ZERO = {"learning-rate": 0.0}
 SUM = {"secure-aggregation.scores": "sum"}
 PERSONAL = (
-    *("centralized", "fedaux", "fedgkd", "fedgta", "fedpub", "local"),
+    *("centralized", "fedaux", "fedgkd", "fedgta", "fedpub", "fedtad", "local"),
     *("fedproto", "scaffold", "spreadgnn"),
 )
 
