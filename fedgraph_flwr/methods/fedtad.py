@@ -49,12 +49,11 @@ class FedTADParams(Settings):
     )
 
     reliability: str = choice("landing", "landing", "none", "counts", "uniform")
-    """How alike training nodes are to neighbours: by features and `landing`
-    probabilities of walks, or features alone (`none`); or `counts`, or all clients
-    alike."""
+    """How far to rely on clients, by class: likeness of neighbours in features and
+    `landing` probabilities, or features alone; counts; nothing."""
     semantic_weight: float = number(1.0, 0)
-    """lambda_1, weight of the clients' cross-entropy in the generator's loss; to be
-    tuned. The authors tried 0.001 to 0.1."""
+    """lambda_1, weight of the clients' cross-entropy in the generator's loss. The
+    authors tuned it from 0.001 to 0.1."""
     distillations: int = integer(5, 0, MOST_STEPS)
     """Pseudo graphs that the server distils with in each round; 0: FedAvg."""
 

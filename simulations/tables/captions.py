@@ -24,6 +24,7 @@ _INTERVALS = {
     "corrected-t": "Student's t, corrected for what splits of one data set share",
     "corrected-t-nodes": "Student's t, corrected for what splits of one graph share",
     "corrected-t-natural": "Student's t, corrected for what splits share (20/60)",
+    "corrected-t-classes": "Student's t, corrected for what splits share (40/20)",
 }
 _SPREADS = {
     "runs": "mean ± std (ddof 1) over pairs of run seed and split seed",

@@ -35,6 +35,7 @@ INTERVALS: Mapping[str, tuple[bool, float]] = {
     "corrected-t": (True, 10 / 80),
     "corrected-t-nodes": (True, 35 / 30),
     "corrected-t-natural": (True, 20 / 60),
+    "corrected-t-classes": (True, 40 / 20),
 }
 
 

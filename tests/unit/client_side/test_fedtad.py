@@ -9,6 +9,7 @@ import toys
 from oracles import fedtad as oracle
 
 from clients import fedtad_distillation as made
+from clients.fedtad import likeness
 from clients.models.node_gnn import NodeGNN
 from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.seeding import derive_seed
@@ -43,7 +44,7 @@ def shuffled(part):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_reliability_is_the_oracles_whatever_the_order_of_nodes(tmp_path, kind):
-    """Features may be of any sign; the last node, which trains, is isolated."""
+    """The last node, which trains, is isolated."""
     part = toys.make_node_partition(num_nodes=21)
     graphs = part.graphs
     adjacency = np.zeros((21, 21))
@@ -64,6 +65,12 @@ def test_reliability_is_the_oracles_whatever_the_order_of_nodes(tmp_path, kind):
         counts = np.bincount(graphs.y[part.train], minlength=3)
         alike = told(tmp_path / "d", toys.renewed(part, graphs=same), kind)
         np.testing.assert_allclose(alike, counts, rtol=1e-6)
+
+
+def test_neighbours_of_opposite_features_count_nothing():
+    star = torch.tensor([[0.0, 1, 1], [1, 0, 0], [1, 0, 0]]).to_sparse_csr()
+    found = likeness(torch.tensor([[2.0], [-1], [-1]]), star)
+    assert found.tolist() == [0, 0, 0]  # not (1 - 2) / 3
 
 
 def test_shares_of_a_class_sum_to_1_or_nobody_has_it():
@@ -236,6 +243,7 @@ def test_without_distillation_it_is_fedavg_and_says_so(run, once):
     plain, off = once("fedavg node-classification"), {"fedtad.distillations": 0}
     none = run("fedtad", **off)
     assert (none.sha, none.rounds) == (plain.sha, plain.rounds)
+    assert not toys.resolved("fedtad", **off).params.sends()
     assert none.summary["inert"] == "has fedtad.distillations 0: FedAvg"
     alike = run("fedtad", **{"fedtad.reliability": "uniform"})
     assert len({none.sha, alike.sha, once("fedtad").sha}) == 3

@@ -29,6 +29,8 @@ GROUPS = {
     "NOISY": "<VIEWS>-<ENCODER>",
     "VIEWS": "(fed-noise|two-views|fgcl)",
     "ENCODER": "(gcn|kgnn|tag|lightgcn)",
+    "TAD": r"((fedtad(-uniform|-counts)?|fedavg|fedprox|scaffold|gcfl-plus|fedpub|"
+    r"fedgta|self-weight|local)-(cora|citeseer|cs))",
     "NODES": r"(cora|citeseer|photo|computers|actor|chameleon|squirrel)",
     "TRAINING": "(brief|fair)",
     "SPREAD": "(fedgmtl|fedavg|fedavg-kept|local|centralized|spreadgnn)-(sage|gat)",
@@ -154,6 +156,16 @@ fed(pub|aux)-<NODES>-\d+-fair         200  3  'adamw'  'paper'  128
 (?!fedpub|fedaux).*-<NODES>-\d+-fair  200  3  'adamw'  'gcn2'   128
 :: fedaux.alpha fedaux.sigma
 fedaux-<NODES>-\d+-<TRAINING>  10.0  1.0
+# FedTAD (Zhu et al. 2024), Table 2: its authors' code
+:: num-server-rounds local-epochs learning-rate weight-decay persist-optimizer held-out
+<TAD>-.*-louvain  100  3  0.01  5e-4  true  0.8
+:: partition split component features weighting hidden-dim dropout
+<TAD>-.*-louvain  'louvain-delta'  'classes'  'all'  'raw'  'samples'  64  0.5
+:: fedtad.reliability fedtad.semantic-weight fedtad.distillations
+fedtad-(cora|citeseer|cs)-.*    'landing'  1.0  5
+fedtad-uniform-.*         'uniform'  1.0  5
+:: encoder
+(?!fedpub)<TAD>-.*-louvain  'gcn2'
 # SpreadGNN and FedGMTL (He et al. 2021), Table 2, Figures 4 to 8
 :: dataset dirichlet-alpha local-epochs hidden-dim num-layers dropout weight-decay
 <SPREAD>-sider.*  'SIDER'  0.2  1  64  2  0.3  0.0
@@ -204,6 +216,7 @@ spreadgnn-.*-star           'star'
 BY_NAME = {
     r"<NOISY>-\w+-(?P<n>[0-9.]+)": "privacy.edge-epsilon",
     r".*-<NODES>-(?P<n>\d+)": "num-clients",
+    r"<TAD>-(?P<n>\d+)-louvain": "num-clients",
     r".*-lambda-(?P<n>.+)": "spreadgnn.task-reg",
     r".*-period-(?P<n>\d+)": "spreadgnn.period",
     r".*-8-random-(?P<n>\d)": "spreadgnn.degree",
@@ -258,6 +271,7 @@ def test_the_families_have_all_their_members() -> None:
         "FGCL": "<FGCL>-.*",
         "FedGKD": r".*-<NODES>-\d+(-gcn2)?",
         "FedAux": r".*-<NODES>-\d+-<TRAINING>",
+        "FedTAD": "<TAD>-.*-louvain",
         "SpreadGNN": "<SPREAD>-.*",
         "own data": ".*-csv",
         "natural": NATURAL,
@@ -270,6 +284,7 @@ def test_the_families_have_all_their_members() -> None:
         "FGCL": (3 + 3 * 4 + 4) * 4 * 5,
         "FedGKD": (14 * 4 + 12 * 3) * 3 + 16,  # no GCFL on heterophilous graphs; gcn2
         "FedAux": (11 + 7) * 8,  # brief, fair
+        "FedTAD": 11 * (2 * 3 + 1),  # CS with 10 clients alone
         "SpreadGNN": 64 + 100,  # FedGMTL and baselines; SpreadGNN
         "own data": 7 + 12,  # whole graphs; one graph
         "natural": 7 * 11 + 6 + 2,  # all methods; a private last layer; fedgkd

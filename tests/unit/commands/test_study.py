@@ -80,6 +80,7 @@ def test_differences_are_paired_by_both_seeds_and_the_split():
         ("corrected-t", 11 / 8),
         ("corrected-t-nodes", 9 / 2),
         ("corrected-t-natural", 2),
+        ("corrected-t-classes", 7),
     ):
         wider = found.mean + (np.array(expected) - found.mean) * math.sqrt(times)
         assert np.allclose(found.interval(kind), wider)
