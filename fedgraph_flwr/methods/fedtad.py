@@ -49,8 +49,8 @@ class FedTADParams(Settings):
     )
 
     reliability: str = choice("landing", "landing", "none", "counts", "uniform")
-    """Training nodes count as neighbours are like them, in features and `landing`
-    probabilities or features alone (`none`); as `counts`; or not."""
+    """A training node counts by its likeness to neighbours, in features and `landing`
+    probabilities, or features alone; as one; not."""
     semantic_weight: float = number(1.0, 0)
     """lambda_1, weight of the clients' cross-entropy in the generator's loss. The
     authors tuned it from 0.001 to 0.1."""
