@@ -24,13 +24,8 @@ from .training import to_arrays
 def likeness(e: Tensor, adjacency: Tensor) -> Tensor:
     """(1 + sum of cos(e_v, e_u) over neighbours u) / (1 + degree), (num_nodes,).
 
-    An isolated node has 1. Differs: no less than 0, as features may have any sign.
-
-    Parameters
-    ----------
-    e : tensor, shape (num_nodes, d)
-    adjacency : sparse CSR tensor, shape (num_nodes, num_nodes)
-        Symmetric, of 1s, without loops.
+    ``adjacency`` is sparse, symmetric, of 1s, without loops. An isolated node has 1.
+    Differs: no less than 0, as features may have any sign.
     """
     unit = normalize(e, dim=1)
     cosines = (unit * sum_neighbours(unit, adjacency)).sum(1)
@@ -69,7 +64,6 @@ class FedTADClient(NodeClassifierClient[FedTADParams]):
         x = dense_rows(self.graph.features)
         if self.params.reliability == "none":
             return x
-        edges = self.data.partition.graphs.edge_index
-        encoded = encode_structure(edges, len(x), walk_length=WALK_LENGTH, max_degree=1)
-        tau = torch.from_numpy(encoded[:, :WALK_LENGTH]).to(x)
-        return torch.cat([x, tau], 1)
+        edges, steps = self.data.partition.graphs.edge_index, WALK_LENGTH
+        tau = encode_structure(edges, len(x), walk_length=steps, max_degree=1)
+        return torch.cat([x, torch.from_numpy(tau[:, :steps]).to(x)], 1)

@@ -48,24 +48,21 @@ class Generator(nn.Module):
         drawn = torch.randn(num_classes, num_classes, generator=generator)
         self.classes = nn.Parameter(drawn)
         widths = NOISE + num_classes, *HIDDEN, num_features
-        self.layers = nn.ModuleList(linear(*w, generator) for w in pairwise(widths))
+        layers = [linear(*w, generator) for w in pairwise(widths)]
+        steps = [step for layer in layers for step in (layer, nn.Tanh())]
+        self.steps = nn.Sequential(*steps[:-1])
 
     @override
     def forward(self, labels: Tensor, z: Tensor) -> Tensor:
         """(num_nodes,), (num_nodes, NOISE) -> (num_nodes, num_features)."""
-        h = torch.cat([self.classes[labels], z], 1)
-        for layer in list(self.layers)[:-1]:
-            h = torch.tanh(layer(h))
-        return self.layers[-1](h)  # type: ignore[no-any-return]
+        return self.steps(torch.cat([self.classes[labels], z], 1))  # type: ignore[no-any-return]
 
 
 def pseudo_labels(num_classes: int, num_nodes: int = NODES) -> Tensor:
     """As many nodes of each class, ascending; what is over is of the last class."""
     if num_classes > num_nodes:
-        raise ConfigError(
-            f"fedtad makes {num_nodes} pseudo nodes of at most as many classes, got"
-            f" {num_classes}; take another method"
-        )
+        words = f"fedtad takes at most {num_nodes} classes, got {num_classes}"
+        raise ConfigError(f"{words}; take another method")
     each = num_nodes // num_classes
     return (torch.arange(num_nodes) // each).clamp(max=num_classes - 1)
 
@@ -83,10 +80,7 @@ def pseudo_graph(x: Tensor, neighbours: int = NEIGHBOURS) -> DenseGraph:
 
 
 def weigh(shares: Tensor, labels: Tensor) -> Tensor:
-    """Make shares (n, C) weights of nodes, (n, num_nodes).
-
-    Sums with them are sums over classes of shares times means over a class's nodes.
-    """
+    """Weigh nodes, (n, num_nodes): sums are those of shares, (n, C), times means."""
     return (shares / torch.bincount(labels, minlength=shares.shape[1]))[:, labels]
 
 
@@ -141,13 +135,12 @@ def distil(
     shares : float64 array, shape (n, C)
         Phi-hat.
     kept : dict of str to array
-        What the round before returned; empty before the first. Moments of the model's
-        optimiser outlast the averages in between.
+        What the round before returned; empty before the first.
 
     Returns
     -------
-    The averaged model as it has learned, what to keep, and what to log: terms of the
-    generator's last loss, and the norm of its features.
+    The averaged model as it has learned; generator and states of both optimisers, to be
+    kept; to be logged, terms of the generator's last loss and the norm of its features.
     """
     spec = make_spec(**widths)
     with as_in_a_run(spec.settings.torch_threads):

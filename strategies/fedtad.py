@@ -33,11 +33,8 @@ def shares_of(reliability: FloatArray) -> FloatArray:
 class FedTAD(FedAvg):
     """Averages, and lets the average learn from the clients' models.
 
-    Parameters
-    ----------
-    distil : callable, optional
-        ``clients.fedtad_distillation.distil`` with its first two arguments; None: no
-        step is made.
+    ``distil`` is that of ``clients/fedtad_distillation.py``, with its first two
+    arguments; None if no step is to be made.
     """
 
     NO_RULE = "its server learns from each client's model by itself"
@@ -60,11 +57,9 @@ class FedTAD(FedAvg):
     @override
     def misfits(self, replies: Mapping[int, Parcel]) -> dict[int, str]:
         """Name clients whose reliability cannot be."""
-        told = {c: select(RELIABILITY, p.arrays).get("") for c, p in replies.items()}
-        return miscounted(
-            {c: phi for c, phi in told.items() if phi is not None},
-            {c: self.clients[c].num_train for c in replies},
-        )
+        own = {c: p.arrays for c, p in replies.items() if RELIABILITY in p.arrays}
+        told = {c: arrays[RELIABILITY] for c, arrays in own.items()}
+        return miscounted(told, {c: self.clients[c].num_train for c in told})
 
     @override
     def step(self, server_round: int, replies: dict[int, Parcel]) -> None:

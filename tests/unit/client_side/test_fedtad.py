@@ -283,5 +283,5 @@ def test_a_reliability_that_cannot_be_is_that_clients_failure(phi, words):
 def test_parts_of_models_and_too_many_classes_are_refused():
     with pytest.raises(ConfigError, match="shared-group must be 'all' for fedtad"):
         toys.resolved("fedtad", **{"shared-group": "body"})
-    with pytest.raises(ConfigError, match="at most as many classes, got 101"):
+    with pytest.raises(ConfigError, match="at most 100 classes, got 101"):
         made.pseudo_labels(101)
