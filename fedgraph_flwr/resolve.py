@@ -280,6 +280,7 @@ def _check_together(
     params.check(privacy)
     params.check_shared(settings)
     _check_encoder(name, method, settings, privacy)
+    _check_fanout(name, method, settings)
     if params.NEEDS_ALL and settings.is_sampled:
         raise ConfigError(
             f"client-fraction must be 1 for {name}, got {settings.client_fraction:g}:"
@@ -305,6 +306,29 @@ def _check_together(
             f"held-out-clients must be empty for {name}, got"
             f" {settings.held_out_clients!r}: {why}; leave held-out-clients out of the"
             " run config, or take a method with a common model, e.g. fedavg"
+        )
+
+
+def _check_fanout(name: str, method: MethodOnTask, settings: RunSettings) -> None:
+    """Refuse samples of a graph for a method that sees all of it."""
+    counts = settings.fanouts()
+    if not counts or method.task.labels[0] not in ("nodes", *OF_EDGES.values()):
+        return
+    if not method.client.takes_samples():
+        raise ConfigError(
+            f"fanout must be empty for {name}, got {settings.fanout!r}: its training"
+            " reads the whole graph; leave fanout out of the run config, or take"
+            " another method, e.g. fedavg"
+        )
+    if settings.encoder == "gcn":
+        raise ConfigError(
+            "encoder must not be 'gcn' with fanout: its layers divide by degrees, which"
+            " a sample does not have; set encoder to 'paper', 'sage' or 'gatv2'"
+        )
+    if len(counts) != settings.num_layers:
+        raise ConfigError(
+            f"fanout must be one number, or one for each of the {settings.num_layers}"
+            f" layers (num-layers), got {settings.fanout!r}; correct one of the two"
         )
 
 
