@@ -8,7 +8,7 @@ so that what a layer computes of its input has the mean of the whole graph's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -39,12 +39,16 @@ class SampledGraph(NodeStructure):
         Neighbours of a target, for each that was drawn.
     degree : int64 tensor, shape (num_nodes,)
         In the whole graph.
+    hops : tuple of (int, int)
+        Nodes within so many steps of the first, and messages to nodes nearer than
+        that; () if edges are in another order.
     """
 
     nodes: Tensor
     arriving: tuple[Tensor, Tensor]
     scale: Tensor
     degree: Tensor
+    hops: tuple[tuple[int, int], ...]
     features: Tensor | SparseRows
     edge_index: Tensor
     edge_attr: Tensor | None
@@ -55,6 +59,28 @@ class SampledGraph(NodeStructure):
     train: Any = None
     pairs: Any = None
     items: ItemEdges | None = None
+
+    @override
+    def rows(self, x: Tensor) -> Tensor:
+        return x[: len(self.nodes)]
+
+    @override
+    def inner(self) -> SampledGraph:
+        if not self.hops:
+            return self
+        *hops, (nodes, messages) = self.hops[:-1]
+        return replace(
+            self,
+            hops=(*hops, (nodes, messages)),
+            nodes=self.nodes[:nodes],
+            arriving=(self.arriving[0][:messages], self.arriving[1][:messages]),
+            scale=self.scale[:messages],
+            degree=self.degree[:nodes],
+            edge_index=self.edge_index[:, :messages],
+            **ItemEdges(self.edge_attr, self.edge_weight)
+            .rows(slice(messages))
+            ._asdict(),
+        )
 
     @override
     def propagate(self, x: Tensor) -> Tensor:
@@ -134,6 +160,7 @@ class Neighbours:
             On the CPU.
         """
         local, nodes, found = self._local, [seeds], []
+        hops, messages = [(len(seeds), 0)], 0
         local[seeds] = torch.arange(len(seeds))
         count, frontier = len(seeds), seeds
         for fanout in fanouts:
@@ -142,13 +169,14 @@ class Neighbours:
             new = torch.unique(self._source[at])
             frontier = new[local[new] < 0]
             local[frontier] = torch.arange(count, count + len(frontier))
-            count += len(frontier)
+            count, messages = count + len(frontier), messages + len(at)
             nodes.append(frontier)
+            hops.append((count, messages))
         target, at = (torch.cat(parts) for parts in zip(*found, strict=True))
         drawn = torch.bincount(local[target], minlength=count)
         sample = self._sample(torch.cat(nodes), local[target], at, drawn)
         local[torch.cat(nodes)] = -1
-        return sample
+        return sample if self._is_separate else replace(sample, hops=tuple(hops))
 
     def _draw(
         self, rows: Tensor, fanout: int, generator: torch.Generator
@@ -189,6 +217,7 @@ class Neighbours:
             edge_index=ends.to(device),
             edge_attr=beside.edge_attr,
             edge_weight=beside.edge_weight,
+            hops=(),
             is_undirected=graph.is_undirected,
         )
 

@@ -20,7 +20,7 @@ class ItemEdges(NamedTuple):
     edge_attr: Tensor | None
     edge_weight: Tensor | None
 
-    def rows(self, at: Tensor) -> ItemEdges:
+    def rows(self, at: Tensor | slice) -> ItemEdges:
         """Of some of them."""
         return ItemEdges(*(None if array is None else array[at] for array in self))
 
@@ -38,6 +38,14 @@ class NodeStructure(ABC):
     @abstractmethod
     def mean(self, x: Tensor) -> Tensor:
         """Mean over a node's neighbours, without itself; 0 if it has none."""
+
+    def inner(self) -> NodeStructure:
+        """Return what the next layer reads: this, but in a sample."""
+        return self
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Rows of the last layer's output that are of nodes here."""
+        return x
 
 
 @final

@@ -242,7 +242,12 @@ class EdgeEncoder(nn.Module):
         index, beside = self.edges(graph)
         *first, last = self.convs
         for conv in first:
-            x = relu_dropout(conv(x, index, **beside), self.dropout, generator)
+            x = conv(x, index, **beside)
+            if isinstance(graph, SampledGraph):
+                graph = graph.inner()
+                x = graph.rows(x)
+                index, beside = self.edges(graph)
+            x = relu_dropout(x, self.dropout, generator)
         return last(x, index, **beside)  # type: ignore[no-any-return]
 
 

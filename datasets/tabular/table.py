@@ -312,7 +312,9 @@ def _read_parquet(path: Path) -> Rows:
                     coded = texts.dictionary_encode()
                     words = map(str.strip, coded.dictionary.to_pylist())
                     shared = [*_as_known(words, known[name])]
-                    found[name] += map(shared.__getitem__, coded.indices.to_numpy().tolist())
+                    found[name] += map(
+                        shared.__getitem__, coded.indices.to_numpy().tolist()
+                    )
                 name = ""
     except ImportError as error:
         raise DataError(

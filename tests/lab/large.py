@@ -9,30 +9,25 @@ take.
 from __future__ import annotations
 
 import argparse
+import itertools
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from bench import finished_run, inline_rounds, our_round
+from bench import finished_run, inline_rounds, now, our_round
 from torch.nn.functional import cross_entropy, relu
 from torch_geometric.nn import GCNConv
 
 import datasets
+from clients.job import Round
+from clients.store import ClientStore
 from fedgraph_flwr.core.process import resident_bytes
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import read_times
-
-SCHEMA = """[label]
-name = "label"
-classes = ["no", "yes"]
-[nodes]
-{nodes}
-[edges]
-directed = true
-{edges}
-"""
 
 
 class PlainNodes:
@@ -47,7 +42,7 @@ class PlainNodes:
         self.held_out = torch.from_numpy(partition.held_out)
         widths = g.num_features, settings.hidden_dim, g.num_classes
         self.convs = torch.nn.ModuleList(
-            GCNConv(*pair, cached=True) for pair in zip(widths, widths[1:])
+            GCNConv(*pair, cached=True) for pair in itertools.pairwise(widths)
         )
         self.optimizer = torch.optim.Adam(
             self.convs.parameters(), lr=settings.learning_rate
@@ -100,7 +95,11 @@ def many(options):
     for turn in range(1 + options.rounds):
         for name, action in (("plain loop", plain), ("our clients in a loop", ours)):
             begin = time.perf_counter()
-            [c.round() for c in action] if name == "plain loop" else action()
+            if name == "plain loop":
+                for client in action:
+                    client.round()
+            else:
+                action()
             if turn:
                 found[name].append(time.perf_counter() - begin)
     del plain, ours, parts
@@ -118,6 +117,16 @@ def many(options):
             f" {max(seconds):.2f}), {middle / base:.2f} of the plain loop"
         )
     print(f"peak {resident_bytes(at_most=True) / 1e9:.1f} GB, this process")
+
+
+def client_of(partition, run):
+    """Return our client of some data, at the start of round 1."""
+    cpu, kind = torch.device("cpu"), run.method.client
+    store = ClientStore(Path(tempfile.gettempdir()), "none", client_id=0)
+    data = kind.DATA.collate(partition, cpu)
+    client = kind(run.job(data, store, run.site(store, is_secret=False), cpu))
+    client.round = Round(number=1)
+    return client
 
 
 def write_site(folder, nodes, edges):
@@ -150,7 +159,44 @@ def one(options):
     """Print what a large site takes to load, and to train by samples."""
     if not options.folder.exists():
         write_site(options.folder, options.nodes, options.edges)
-    print(*sorted(options.folder.rglob("*.*")))
+    schema = options.folder / "schema.toml"
+    if not schema.exists():
+        command = ["fedgraph", "site", "schema", str(options.folder / "site")]
+        subprocess.run([*command, "--out", str(schema)], check=True)
+        text = schema.read_text()
+        schema.write_text(text.replace("directed = false", "directed = true"))
+    config = {
+        "method": "fedavg",
+        "dataset": "graph-csv",
+        "data-dir": str(options.folder.resolve()),
+        "cache-dir": f"{options.folder.resolve()}-cache",
+        "num-clients": 1,
+        "encoder": options.encoder,
+        "num-layers": 2,
+        "fanout": "10,5",
+        "batch-size": 1024,
+    }
+    run = resolve({**defaults(), **config})
+    stamps = [("start", *now(), resident_bytes(at_most=True))]
+
+    def stamp(what):
+        stamps.append((what, *now(), resident_bytes(at_most=True)))
+        (_, *before), (_, *after) = stamps[-2:]
+        wall, cpu, more = np.subtract(after, before)
+        print(
+            f"{what}: {wall:.0f} s, {cpu:.0f} s of CPU, peak {after[-1] / 1e9:.1f} GB"
+            f" ({more / 1e9:.1f} more)",
+            flush=True,
+        )
+
+    partition = datasets.load_partition(run.settings, 0)
+    stamp("loaded")
+    client = client_of(partition, run)
+    stamp("on the device")
+    client.train()
+    stamp("one epoch of samples")
+    scores = client.measure("post_training").metrics
+    stamp(f"scores, accuracy {scores['eval/test/post_training/accuracy']:.3f}")
 
 
 def main():
@@ -169,6 +215,7 @@ def main():
     part.add_argument("folder", type=Path)
     part.add_argument("--nodes", type=int, default=1_000_000)
     part.add_argument("--edges", type=int, default=10_000_000)
+    part.add_argument("--encoder", default="sage")
     part.set_defaults(run=one)
     options = parser.parse_args()
     return options.run(options)
