@@ -262,11 +262,13 @@ def is_draw(row: str) -> bool:
 
 
 def chance_text(num: int, hits: int) -> str:
-    """Say how many of so many intervals exclude 0 by chance, and how many do."""
+    """Say how many of so many verdicts find a difference, and how many by chance."""
+    if not num:
+        return f"No difference has {ENOUGH_SPLITS} splits, so none has a verdict."
     return (
-        f"Intervals are of 95 % each, not corrected for their number: of {num} with a"
-        f" verdict about {0.05 * num:.1f} may exclude 0 by chance; {hits} do. A gain"
-        " above the upper end of an interval is excluded. Seen with 80 %: a true"
+        f"{hits} of {num} verdicts find a difference; about {0.05 * num:.1f} may do so"
+        " by chance, as intervals are of 95 % each and not corrected for their number."
+        " A gain above the upper end of an interval is excluded. Seen with 80 %: a true"
         " difference of this size would be shown so often."
     )
 

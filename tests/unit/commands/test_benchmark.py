@@ -123,7 +123,9 @@ def test_what_is_missing_has_no_verdict_and_is_not_claimed(tiny):
 
     head = "fedprox in 2 comparisons with trained methods: "
     assert f"{head}2 better" in words(fedavg=6)
-    assert "of 4 with a verdict about 0.2 may exclude 0 by chance; 4 do." in words(6)
+    assert "4 of 4 verdicts find a difference; about 0.2 may do so by chance" in words(
+        6
+    )
     assert "INCOMPLETE" not in words(fedavg=6)
     for count in (5, 0):
         found = words(fedavg=count)
@@ -149,7 +151,7 @@ def test_a_method_that_did_nothing_of_its_own_is_not_judged(tiny, idle, *, is_ju
     )
     assert duel.word == ("better" if is_judged else "no verdict")
     assert ("1 no verdict" in reports[0].parts[0]) == (not is_judged)
-    assert ("of 1 with a verdict" in reports[0].parts[2]) == is_judged
+    assert ("1 of 1 verdicts" in reports[0].parts[2]) == is_judged
     notes = " ".join(part for part in reports[-1].parts if isinstance(part, str))
     assert ("fedavg never split (1 of 6 runs)." in notes) == (idle == 1)
 

@@ -295,16 +295,16 @@ def test_a_floor_is_that_of_a_row_from_starts_that_differ(small):
         return " ".join(chance_of(reports).split()), text_of(small, results)
 
     head, text = told(given)
-    assert "of 1 with a verdict about 0.1 may exclude 0 by chance; 1 do." in head
+    assert "1 of 1 verdicts find a difference; about 0.1 may do so by chance" in head
     assert "| shown |" in text
     assert "The noise floor was not measured." in " ".join(text.split())
     head, text = told(given + moved)
-    assert "about 0.1 may exclude 0 by chance; 1 do." in head
+    assert "1 of 1 verdicts" in head
     assert "The noise floor is 8.00 points" in " ".join(text.split())
     assert study.rest(small, by_row(given + moved)) == []
     moved = [{**r, "best_val": r["best_val"] + 0.02} for r in moved]
     head, text = told(given + moved)
-    assert "by chance; 0 do." in head
+    assert "0 of 1 verdicts" in head
     assert "| not shown |" in text
     assert "not measured" in told(given + moved[:19])[1].replace("\n", " ")
 
