@@ -30,8 +30,9 @@ from fedgraph_flwr.methods.adafgl import (
     AdaFGLParams,
 )
 
+from .graphs.node_data import NodeData
 from .graphs.structure import propagate_labels
-from .graphs.whole_graph import NodeData, NodeStructure, WholeGraph
+from .graphs.whole_graph import NodeStructure, WholeGraph
 from .job import Job, ModelSpec
 from .models.adafgl_nets import (
     UNTRAINED,

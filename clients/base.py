@@ -267,9 +267,13 @@ class GraphClient(ClassicClient, Generic[P]):
         for positions in epoch_positions(
             train, size, self.order, min_batch=self.MIN_BATCH
         ):
-            batch = self.data.graphs.batch(positions)
+            batch = self.batch(positions)
             total += self.step(batch) * batch.num_graphs
         return total / len(train)
+
+    def batch(self, positions: IntArray) -> Any:
+        """Return the items at ``positions``, as the loss takes them."""
+        return self.data.graphs.batch(positions)
 
     def step(self, batch: Any) -> Tensor:
         """Make a step of the optimiser; return the loss of the batch before it."""
@@ -390,6 +394,11 @@ class GraphClient(ClassicClient, Generic[P]):
         own = [vars(c) for c in cls.__mro__ if issubclass(c, GraphClient)]
         makers = [o for o in own[:-1] if any(n in o for n in changes)]
         return all(o.get("PER_GRAPH", False) for o in makers)
+
+    @classmethod
+    def takes_samples(cls) -> bool:
+        """Whether a client of one graph can train on samples of it."""
+        return False
 
     @abstractmethod
     def scores(self, point: str) -> Parcel:
@@ -672,6 +681,7 @@ class GraphClient(ClassicClient, Generic[P]):
             self._undo()
         named = self._detached(self.shared_keys)
         received = {n: w.cpu().numpy() for n, w in self.round.received.items()}
+        self.job.site.check_received([*received.values()])
         noisy = self.job.site.noisy_update(
             [named[n].cpu().numpy() - w for n, w in received.items()],
             self.data.partition,

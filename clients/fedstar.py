@@ -14,9 +14,10 @@ from typing_extensions import override
 from fedgraph_flwr.core.config import RunSettings, Settings
 from fedgraph_flwr.methods.fedstar import MAX_DEGREE, WALK_LENGTH
 
+from .graphs.node_data import NodeData
 from .graphs.ops import linear, project_rows, relu_dropout
 from .graphs.structure import encode_structure
-from .graphs.whole_graph import NodeData, NodeStructure
+from .graphs.whole_graph import NodeStructure
 from .job import Job, ModelSpec
 from .models.node_gnn import Features, GCNConv
 from .tasks.node_classifier import NodeClassifierClient

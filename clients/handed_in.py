@@ -171,25 +171,42 @@ class KeptUpdates:
         WireError
             It has trained in this round from another model.
         """
-        db.execute(_HISTORIES)
-        where = "FROM histories WHERE client = ? AND round = ?"
-        key = (client, before[0], str(before[1]))
-        found = db.execute(f"SELECT history {where} AND run = ?", key).fetchall()
-        start = found[0][0] if found else f"none of {before[0]}" * bool(before[0])
-        history = follow(start, [*missed.split(), came])
+        history = self.followed(db, client, came, before, missed)
         others = db.execute(
-            f"SELECT received {where}", (client, self.server_round)
+            "SELECT received FROM histories WHERE client = ? AND round = ?",
+            (client, self.server_round),
         ).fetchall()
+        now = (client, self.server_round, str(self.run))
         db.execute(
             "INSERT OR REPLACE INTO histories VALUES (?, ?, ?, ?, ?)",
-            (client, self.server_round, str(self.run), came, history),
+            (*now, came, history),
         )
+        db.execute(_KEPT)  # an update of another past
+        where = "client = ? AND round = ? AND run = ?"
+        db.execute(f"DELETE FROM vectors WHERE {where}", now)
         if self.is_repeated_alike and any(other != came for (other,) in others):
             raise WireError(
                 f"client {client} has trained in round {self.server_round} from another"
                 " model: refused, as exact losses of many models show its update; start"
                 " a new run"
             )
+
+    def followed(
+        self,
+        db: sqlite3.Connection,
+        client: int,
+        came: str,
+        before: tuple[int, int],
+        missed: str,
+    ) -> str:
+        """Return the history of a client that trains from this; see :meth:`note`."""
+        db.execute(_HISTORIES)
+        found = db.execute(
+            "SELECT history FROM histories WHERE client = ? AND round = ? AND run = ?",
+            (client, before[0], str(before[1])),
+        ).fetchall()
+        start = found[0][0] if found else f"none of {before[0]}" * bool(before[0])
+        return follow(start, [*missed.split(), came])
 
     def history(self, client: int) -> str:
         """Return what a client had trained from by the end of this round."""

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,19 @@ from fedgraph_flwr.core.wire import NamedArrays
 from fedgraph_flwr.core.words import shortened
 
 from .graphs.batching import ClientData
+
+
+@contextmanager
+def as_in_a_run(threads: int) -> Iterator[None]:
+    """Let torch round as it does at clients."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(before)
 
 
 def epoch_positions(

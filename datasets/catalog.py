@@ -39,6 +39,7 @@ _CSV_KEYS = {
     GRAPHS_CSV: ("csv-bad-rows", "csv-label-kind"),
     SMILES_CSV: tuple(f"csv-{key}" for key in _OF_CSV),
 }
+_PLANTED = ("planted-nodes", "planted-degree", "planted-features")
 _BY_ALPHA = ("dirichlet-labels", "dirichlet-quantity", "quantity-skew")
 TU_PREFIX = "tu:"
 # TU sets of which little is left without features of edges
@@ -331,13 +332,16 @@ def list_unread(settings: RunSettings) -> list[str]:
     of_csv, info = _CSV_KEYS.get(settings.dataset, ()), find_dataset(settings.dataset)
     is_unread = {
         **{key: key not in of_csv for key in _CSV_KEYS[SMILES_CSV]},
-        "batch-size": info.is_one_graph,  # an epoch on one graph is one step
+        # without samples an epoch on one graph is one step
+        "batch-size": info.is_one_graph and not settings.fanout,
+        "fanout": not info.is_one_graph,
         "component": not (info.is_one_graph and is_cut(settings)),
         "data-dir": settings.dataset in (SYNTHETIC, PLANTED),
         "dirichlet-alpha": settings.partition not in _BY_ALPHA,
         "dominance": settings.partition != "dominance",
         "held-out": settings.folds > 1,
         "negatives": label_kind(settings) != "links",
+        **dict.fromkeys(_PLANTED, settings.dataset != PLANTED),
     }
     return [key for key, holds in is_unread.items() if holds]
 

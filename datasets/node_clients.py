@@ -71,10 +71,10 @@ def natural_node_client(settings: RunSettings, client_id: int) -> GraphPartition
 
 def planted_client(settings: RunSettings, client_id: int) -> GraphPartition:
     """Graph of one client of data set "planted"; its roles are drawn on its own."""
-    graph = synthetic.generate_planted(client_id, settings.split_seed)
+    graph = synthetic.generate_planted(client_id, settings)
     seed = derive_seed(settings.split_seed, "planted", client_id)
     roles = draw_roles(graph.num_nodes, settings, seed)
-    ids = client_id * synthetic.PLANTED_NODES + np.arange(graph.num_nodes)
+    ids = client_id * settings.planted_nodes + np.arange(graph.num_nodes)
     group = synthetic.client_group(client_id)
     return with_roles(client_id, graph, ids, roles, group=group)
 

@@ -20,7 +20,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.data import GraphSet, IntArray, pointer
+from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 
 GRAPHS_PER_CLIENT = (160, 200)  # by group: one and two batches of 128 to train on
@@ -154,50 +156,87 @@ def _upper(nodes: int) -> tuple[IntArray, ...]:
 
 
 NUM_CLASSES = 4
-NODES_PER_CLASS = 25
-PLANTED_NODES = NUM_CLASSES * NODES_PER_CLASS
-NUM_FEATURES = 32
 NOISE = 1.0  # standard deviation of a feature around its prototype's, which is 0 or 1
-EDGE_PROBABILITY = (0.12, 0.03)  # within a block, and between blocks
+INSIDE = 4  # times as likely is a pair of one block to have an edge as another pair
 
 
-def generate_planted(client_id: int, seed: int) -> GraphSet:
-    """Generate one client's graph; it depends on (seed, client_id) only.
+def generate_planted(client_id: int, settings: RunSettings) -> GraphSet:
+    """Generate one client's graph; it depends on the split seed and the client only.
 
-    It has ``NUM_NODES`` nodes; isolated ones occur.
+    A stochastic block model: isolated nodes occur. Blocks are equal, but for the last
+    nodes of a number that 4 does not divide.
 
-    Source
+    Raises
     ------
-    Ours. Graph: ``networkx.stochastic_block_model``.
+    ConfigError
+        Nodes are too few for the degree.
     """
-    import networkx as nx  # here, as it takes a second to import
-
-    inside, between = EDGE_PROBABILITY
-    probabilities = np.full((NUM_CLASSES, NUM_CLASSES), between)
-    np.fill_diagonal(probabilities, inside)
-    drawn = nx.stochastic_block_model(
-        [NODES_PER_CLASS] * NUM_CLASSES,
-        probabilities.tolist(),
-        seed=derive_seed(seed, "planted", client_id, "edges") % 2**32,
-    )
-    edges = np.argwhere(nx.to_numpy_array(drawn, nodelist=range(PLANTED_NODES)) > 0).T
-    block = np.repeat(np.arange(NUM_CLASSES), NODES_PER_CLASS)
+    seed, num_nodes = settings.split_seed, settings.planted_nodes
+    block = np.arange(num_nodes) * NUM_CLASSES // num_nodes
+    size = num_nodes / NUM_CLASSES
+    between = settings.planted_degree / (INSIDE * (size - 1) + num_nodes - size)
+    if not 0 <= between * INSIDE < 1:
+        raise ConfigError(
+            f"planted-degree {settings.planted_degree:g} is too much for planted-nodes"
+            f" {num_nodes}: every pair of a block would have an edge; take a smaller"
+            " degree or more nodes"
+        )
+    bounds = np.searchsorted(block, np.arange(NUM_CLASSES + 1))
+    rng = numpy_rng(seed, "planted", client_id, "edges")
+    pairs = [
+        _pairs(bounds[i : i + 2], bounds[j : j + 2], share * between, rng)
+        for i in range(NUM_CLASSES)
+        for j, share in ((i, INSIDE), *((k, 1) for k in range(i + 1, NUM_CLASSES)))
+    ]
+    one_way = np.concatenate(pairs, axis=1)
+    source, target = np.concatenate([one_way, one_way[::-1]], axis=1)
+    order = np.lexsort((target, source))
     rng = numpy_rng(seed, "planted", client_id, "features")
-    x = prototypes(seed)[block] + rng.normal(0, NOISE, (PLANTED_NODES, NUM_FEATURES))
+    shape = num_nodes, settings.planted_features
+    x = prototypes(settings)[block] + rng.normal(0, NOISE, shape)
     return GraphSet(
         name="planted",
         x=x.astype(np.float32),
-        edge_index=edges.astype(np.int32),
-        node_ptr=pointer([PLANTED_NODES]),
-        edge_ptr=pointer([edges.shape[1]]),
+        edge_index=np.stack([source[order], target[order]]).astype(np.int32),
+        node_ptr=pointer([num_nodes]),
+        edge_ptr=pointer([len(order)]),
         y=(block + client_group(client_id)) % NUM_CLASSES,
-        num_features=NUM_FEATURES,
+        num_features=settings.planted_features,
         num_classes=NUM_CLASSES,
         is_undirected=True,
     )
 
 
-def prototypes(seed: int) -> IntArray:
+def _pairs(
+    rows: IntArray, columns: IntArray, probability: float, rng: np.random.Generator
+) -> IntArray:
+    """Draw pairs of two ranges of nodes, or of one range, each pair at most once.
+
+    Gaps between drawn pairs are geometric, so that the cost follows what is drawn.
+    """
+    (first, end), (begin, last) = rows.tolist(), columns.tolist()
+    m, n = end - first, last - begin
+    count = m * (m - 1) // 2 if first == begin else m * n
+    if probability == 0:
+        return np.empty((2, 0), np.int64)
+    parts, at = [], -1
+    while at < count:
+        more = int((count - at) * probability * 1.1) + 100
+        part = at + np.cumsum(rng.geometric(probability, more))
+        parts.append(part)
+        at = int(part[-1])
+    drawn = np.concatenate(parts)
+    drawn = drawn[drawn < count]
+    if first != begin:
+        return np.stack([first + drawn // n, begin + drawn % n])
+    # Pair (u, v), u < v, has number v (v - 1) / 2 + u; a root may be off by rounding.
+    v = ((1 + np.sqrt(8.0 * drawn + 1)) / 2).astype(np.int64)
+    v -= v * (v - 1) // 2 > drawn
+    v += (v + 1) * v // 2 <= drawn
+    return np.stack([first + drawn - v * (v - 1) // 2, first + v])
+
+
+def prototypes(settings: RunSettings) -> IntArray:
     """Features of each class without noise, 0 or 1; (num_classes, num_features)."""
-    rng = numpy_rng(seed, "planted", "prototypes")
-    return rng.integers(0, 2, (NUM_CLASSES, NUM_FEATURES))
+    rng = numpy_rng(settings.split_seed, "planted", "prototypes")
+    return rng.integers(0, 2, (NUM_CLASSES, settings.planted_features))

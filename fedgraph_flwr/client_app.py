@@ -8,6 +8,7 @@ says so, and its state is stored.
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from logging import WARNING
 
 from flwr.app import Context, Message, MessageType, RecordDict
@@ -19,6 +20,7 @@ from clients.store import bind_config, bind_run, forget
 
 from .core.audit_log import config_hash
 from .core.errors import ConfigError, WireError, full_reason
+from .core.files import locked, make_folder
 from .core.process import choose_device
 from .core.secure_aggregation import HAND_IN
 from .core.wire import (
@@ -43,6 +45,7 @@ from .node.node_config import (
     hosted_clients,
     hosts_any,
     ignored_folders,
+    is_site,
 )
 from .node.serve import (
     agree,
@@ -53,6 +56,7 @@ from .node.serve import (
     state_root,
 )
 
+_LOCK = "one-message.lock"
 _ROUNDS = (SERVER_ROUND, KEEP_FROM)  # in the header of every message but roll call
 
 
@@ -62,7 +66,7 @@ class SiteApp(ClientApp):
     @override
     def __call__(self, message: Message, context: Context) -> Message:
         watch, kind = Watch(message, context), message.metadata.message_type
-        with watch.warned_once():
+        with watch.warned_once(), ExitStack() as held:
             try:
                 visit = watch.read()
                 if kind == MessageType.QUERY:
@@ -80,9 +84,12 @@ class SiteApp(ClientApp):
                         f" {shortened(strangers)}; node-config changed during the run"
                     )
                 if resolved.secagg.on:
+                    if is_site(visit.node):  # a past is noted, and covered, in one go
+                        make_folder(root := state_root(resolved), is_private=True)
+                        held.enter_context(locked(root / _LOCK))
                     # As all ends have it: without a site's own folders.
                     config = (visit.resolved or resolved).to_config()
-                    visit.cover = Cover(
+                    cover = visit.cover = Cover(
                         visit=visit,
                         resolved=resolved,
                         run=context.run_id,
@@ -90,6 +97,9 @@ class SiteApp(ClientApp):
                         root=state_root(resolved),
                         hosted=hosted,
                     )
+                    # In a simulation noise is repeatable, in a resumed run too.
+                    if resolved.privacy.update_noise_shared and is_site(visit.node):
+                        visit.sum_name = cover.sum_name
                 if is_hand_in:  # which pads cover, if there is anything
                     bound_to(kind, context, resolved, header)
                     now = {STARTED_AT: time.time(), COMPUTE_S: 0.0}

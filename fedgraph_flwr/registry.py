@@ -49,6 +49,7 @@ class MethodOnTask:
     client_row: Client
     task: Task
     options: Mapping[str, Any]
+    distil: Any = ""
 
     @cached_property
     def client(self) -> type[GraphClient[Any]]:
@@ -100,6 +101,7 @@ def on_data(method: Method, label_kind: str, task: str = AUTO) -> MethodOnTask:
         client_row=method.clients[chosen],
         task=chosen.of(label_kind),
         options=method.options,
+        distil=method.distil,
     )
 
 

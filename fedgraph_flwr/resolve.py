@@ -26,7 +26,12 @@ from .core.plugins import PluginSettings
 from .core.privacy_settings import PrivacySettings, check_privacy, private_features
 from .core.robust_settings import RobustSettings, check_robust, describe_noisy
 from .core.rules import Value
-from .core.secure_aggregation import SecureAggregation, check_sums
+from .core.secure_aggregation import (
+    SecureAggregation,
+    check_shared_noise,
+    check_sums,
+    share_of_noise,
+)
 from .core.tasks import OF_EDGES, TASKS, TaskSettings
 from .registry import METHODS, MethodOnTask, find_method, on_data
 
@@ -91,8 +96,15 @@ class Resolved:
             folder=store.folder,
             seed=self.settings.seed,
             is_secret=is_secret,
+            share=self.noise_share,
             **budgets,
         )
+
+    @property
+    def noise_share(self) -> float:
+        """Part of ``update-noise`` that a client adds."""
+        count = self.privacy.update_noise_shared
+        return share_of_noise(self.secagg, self.settings, count)
 
     def job(
         self,
@@ -194,6 +206,8 @@ def resolve(run_config: Mapping[str, Any]) -> Resolved:
     server = method.strategy
     why_no_sums = server.why_no_sums(robust, settings, **method.options)
     check_sums(secagg, settings, why_no_sums, (*task.sends(), *params.sends()))
+    clusters = params.CLUSTERS
+    check_shared_noise(secagg, settings, privacy, has_clusters=clusters)
     attack = build(AttackSettings, run_config, {})
     averages = server.HAS_MODEL and not server.IN_ONE_PLACE and not secagg.on
     check_attack(attack, settings, method.task.key, averages=averages)
@@ -266,6 +280,7 @@ def _check_together(
     params.check(privacy)
     params.check_shared(settings)
     _check_encoder(name, method, settings, privacy)
+    _check_fanout(name, method, settings)
     if params.NEEDS_ALL and settings.is_sampled:
         raise ConfigError(
             f"client-fraction must be 1 for {name}, got {settings.client_fraction:g}:"
@@ -291,6 +306,29 @@ def _check_together(
             f"held-out-clients must be empty for {name}, got"
             f" {settings.held_out_clients!r}: {why}; leave held-out-clients out of the"
             " run config, or take a method with a common model, e.g. fedavg"
+        )
+
+
+def _check_fanout(name: str, method: MethodOnTask, settings: RunSettings) -> None:
+    """Refuse samples of a graph for a method that sees all of it."""
+    counts = settings.fanouts()
+    if not counts or method.task.labels[0] not in ("nodes", *OF_EDGES.values()):
+        return
+    if not method.client.takes_samples():
+        raise ConfigError(
+            f"fanout must be empty for {name}, got {settings.fanout!r}: its training"
+            " reads the whole graph; leave fanout out of the run config, or take"
+            " another method, e.g. fedavg"
+        )
+    if settings.encoder == "gcn":
+        raise ConfigError(
+            "encoder must not be 'gcn' with fanout: its layers divide by degrees, which"
+            " a sample does not have; set encoder to 'paper', 'sage' or 'gatv2'"
+        )
+    if len(counts) != settings.num_layers:
+        raise ConfigError(
+            f"fanout must be one number, or one for each of the {settings.num_layers}"
+            f" layers (num-layers), got {settings.fanout!r}; correct one of the two"
         )
 
 

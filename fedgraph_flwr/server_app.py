@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from .core.process import STOPPED, LastWord, announced, delayed_stop, log_failur
 from .core.tasks import AVERAGE_PRECISION, MultiTaskSettings
 from .core.words import BY_HAND, client_ranges, clients_by_site, shortened
 from .node.introduce import scores_elsewhere
+from .registry import load_class
 from .resolve import Resolved, resolve
 from .results import dry_run
 from .results.checkpoints import ROLL_CALL, check_roll_call
@@ -271,8 +272,12 @@ def _tracking(folder: RunFolder) -> Tracking:
 
 
 def _make_strategy(folder: RunFolder, tracking: Tracking) -> AbstractGraphStrategy:
-    resolved = folder.resolved
-    return resolved.method.make_strategy(
+    resolved, more = folder.resolved, dict[str, Any]()
+    method = resolved.method
+    if method.distil:
+        learn = load_class(method.distil)  # imports torch
+        more["distil"] = partial(learn, method.client, resolved.spec)
+    return method.make_strategy(
         resolved.settings,
         resolved.params,
         experiment=folder.experiment,
@@ -284,6 +289,7 @@ def _make_strategy(folder: RunFolder, tracking: Tracking) -> AbstractGraphStrate
         secagg=resolved.secagg,
         config_sha256=config_hash(resolved.to_config()),
         attack=resolved.attack,
+        **more,
     )
 
 

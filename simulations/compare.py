@@ -50,6 +50,7 @@ from .tables.runs import (
     Found,
     Run,
     find_runs,
+    held_out_of,
     nearest_preset,
     plain_settings,
     with_settings,
@@ -149,8 +150,8 @@ def group_runs(found: Found) -> tuple[list[Group], list[str]]:
     Raises
     ------
     FedGraphError
-        Runs of one data set differ in split, data or metric; two runs of one row have
-        the same seed.
+        Runs of one data set differ in data or metric, those of one split seed in the
+        split; two runs of one row have the same seeds.
     """
     problems, lines = list(found.left_out), dict[Path, Row]()
     by_dataset: dict[str, list[Run]] = defaultdict(list)
@@ -175,7 +176,7 @@ def group_runs(found: Found) -> tuple[list[Group], list[str]]:
         if not joined:
             continue
         results = table(joined)
-        check_alike(results, ["dataset"], "split_hash")
+        check_alike(results, ["dataset", "split_seed"], "split_hash")
         check_alike(results, ["dataset"], "metric")
         results = merge(table([]), results)
         groups.append(Group(dataset=dataset, rows=rows, results=results))
@@ -263,6 +264,7 @@ def compare(group: Group, rule: str, metric: str = "") -> Report:
     study = replace(
         model,
         rule=measure,
+        held_out=held_out_of(first["config"]) or model.held_out,
         paper=model.paper if targets else "",
         columns={**columns, **also, HELD_OUT: HELD_OUT + tail, ON_ALL: ON_ALL},
         also={precision: also[precision]} if is_rare and not metric else {},
@@ -323,7 +325,7 @@ def _draw(
     for group in groups:
         base, read_by = group.baseline("local"), rule or group.headline
         own = group.rows.get(base or "", [])
-        alone = {(run.seed, run.fold): run.summary for run in own}
+        alone = {(run.seed, run.split, run.fold): run.summary for run in own}
         panels = {
             row: gains
             for row, runs in group.rows.items()
@@ -332,7 +334,7 @@ def _draw(
                 gains := [
                     client_gains(run.summary, alone[key], read_by, metric)
                     for run in runs
-                    if (key := (run.seed, run.fold)) in alone
+                    if (key := (run.seed, run.split, run.fold)) in alone
                 ]
             )
         }

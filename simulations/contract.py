@@ -260,6 +260,8 @@ def same_bytes_in_any_process(lab: Lab, case: str) -> str | None:
 
 def rests_at_rate_zero(lab: Lab, case: str) -> str | None:
     """Leave weights as they are if nothing is learned."""
+    if row(case).distil:
+        return "its server trains, at a rate of its own"
     short, long = (lab.run(case, **STILL, **_rounds(n)) for n in (1, 2))
     one, other = (next(iter(run.models.values()), {}) for run in (short, long))
     # Buffers are statistics of the data, and not of the training.

@@ -24,11 +24,20 @@ from fedgraph_flwr.view.style import GREY, PALETTE, bare, save
 
 from .markup import consoles, markdown, paragraph, tell_unused
 from .tables import frame
-from .tables.captions import Rows, common_verdict, make_reports, rule_words, subtract
+from .tables.captions import (
+    Rows,
+    chance_of,
+    common_verdict,
+    floor_of,
+    is_draw,
+    make_reports,
+    rule_words,
+    subtract,
+)
 from .tables.controls import control_results
 from .tables.frame import RULES, Table, by_row, measures, read_results
 from .tables.runs import find_runs
-from .tables.stats import ENOUGH_PAIRS, Difference
+from .tables.stats import BELOW, ENOUGH_SPLITS, SHOWN, Difference
 from .tables.studies import FOLDER, Study, StudyTable, load_study
 
 if TYPE_CHECKING:
@@ -37,10 +46,10 @@ if TYPE_CHECKING:
 
 _STUDIES = click.Choice(sorted(path.stem for path in FOLDER.glob("*.toml")))
 ROW_INCHES = 0.22
-COLOURS = {"shown": PALETTE[2], "contradicted": PALETTE[1]}
+COLOURS = {SHOWN: PALETTE[2], BELOW: PALETTE[1]}
 CAPTION = (
-    f"difference in points, mean and 95 % interval; coloured if n >= {ENOUGH_PAIRS}"
-    " pairs and the intervals of all measures exclude 0"
+    "difference in points, mean and 95 % interval; coloured if n >="
+    f" {ENOUGH_SPLITS} splits and the intervals of all measures exclude 0"
 )
 Entry = tuple[str, Difference, str]  # label, difference, verdict
 
@@ -81,21 +90,22 @@ def _entries(study: Study, panel: StudyTable, found: Rows) -> list[Entry]:
     for (a, b), label in zip(panel.differences, panel.labels, strict=True):
         difference = subtract(a, b, study.rule, found)
         if difference is not None and difference.num_pairs:
-            word = common_verdict(study, a, b, found)
+            sides = {a, b} & {*found}
+            word = common_verdict(study, a, b, found, floor_of(study, sides, found))
             entries.append((label or f"{a} - {b}", difference, word))
     return entries
 
 
 def _draw_panel(axes: Axes, title: str, entries: list[Entry], study: Study) -> None:
-    """Draw a line for each difference, with its number of pairs; the first on top."""
+    """Draw a line for each difference, with its number of splits; the first on top."""
     for at, (_, difference, word) in enumerate(entries):
         color = COLOURS.get(word, GREY)
-        interval = difference.interval(study.interval)
+        interval = difference.interval(study.held_out)
         if not math.isnan(interval[0]):
             axes.plot(interval, [at, at], color=color, linewidth=1.6)
         axes.plot(difference.mean, at, "o", color=color, markersize=4.5)
     axes.axvline(0, color="0.35", linewidth=0.8)
-    names = [f"{label} (n={found.num_pairs})" for label, found, _ in entries]
+    names = [f"{label} (n={found.num_splits})" for label, found, _ in entries]
     axes.set_yticks(range(len(names)), names, fontsize=8.5)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="x", color="0.93")
@@ -142,7 +152,8 @@ def study(
     found = by_row(results)
     if page is None:
         tell_unused([f"{r}: in no table of {of.name}" for r in rest(of, found)], err)
-        out.out("\n\n".join(map(markdown, make_reports(of, found))))
+        reports = make_reports(of, found)
+        out.out("\n\n".join([*map(markdown, reports), chance_of(reports)]))
     else:
         write_text(page, page_text(of, found, page, csv))
         err.out(f"written: {page}")
@@ -207,10 +218,12 @@ def page_text(study: Study, found: Rows, place: Path, csv: Path | None) -> str:
             f" [results](../results-{name}.md)."
         ),
         paragraph(rule_words(shown) + "."),
+        paragraph(chance_of(reports)),
     ]
     return "\n\n".join([*head, *map(markdown, reports)]) + "\n"
 
 
 def rest(study: Study, found: Rows) -> list[str]:
-    """Rows of the results that stand in no table."""
-    return sorted(set(found) - {row for table in study.tables for row in table.rows})
+    """Rows of the results that stand in no table, and serve no noise floor."""
+    shown = {row for table in study.tables for row in table.rows}
+    return sorted(row for row in {*found} - shown if not is_draw(row))

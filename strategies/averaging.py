@@ -160,6 +160,18 @@ def out_of_proportion(
     return found
 
 
+def miscounted(
+    told: Mapping[int, np.ndarray], most: Mapping[int, int]
+) -> dict[int, str]:
+    """Name clients whose numbers by class cannot be, of so many training items."""
+    return {
+        client: f"its numbers by class sum to {n.sum():g}, the least is"
+        f" {n.min():g}, and it has {most[client]} training items; look at that client"
+        for client, n in told.items()
+        if n.min() < 0 or n.sum() > most[client] * (1 + 1e-5)
+    }
+
+
 def _largest(array: np.ndarray) -> float:
     """Largest magnitude of the entries; 0 of what is not floating."""
     if array.dtype.kind != "f" or not array.size:

@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import override
 
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
-from fedgraph_flwr.methods.fedopt import FedOptParams
+from fedgraph_flwr.methods.fedopt import BETA_1, BETA_2, FedOptParams
 
 from .averaging import STATISTIC, FloatArray
 from .fedavg import FedAvg
@@ -64,13 +64,13 @@ class FedOpt(FedAvg):
         super().step(server_round, replies)
         moved, eta = dict(self.theta), p.eta
         if p.flower and self.rule == "adam":  # powers as Flower's, whose first is 2
-            eta *= np.sqrt(1 - p.beta_2 ** (server_round + 1))
-            eta /= 1 - p.beta_1 ** (server_round + 1)
+            eta *= np.sqrt(1 - BETA_2 ** (server_round + 1))
+            eta /= 1 - BETA_1 ** (server_round + 1)
         for name in self.m:
             old: FloatArray = before[name].astype(np.float64)
             delta = self.theta[name].astype(np.float64) - old
-            self.m[name] = p.beta_1 * self.m[name] + (1 - p.beta_1) * delta
-            self.v[name] = second_moment(self.rule, self.v[name], delta, p.beta_2)
+            self.m[name] = BETA_1 * self.m[name] + (1 - BETA_1) * delta
+            self.v[name] = second_moment(self.rule, self.v[name], delta, BETA_2)
             new = old + eta * self.m[name] / (np.sqrt(self.v[name]) + p.tau)
             moved[name] = new.astype(before[name].dtype)
         self.theta = moved

@@ -17,7 +17,7 @@ from fedgraph_flwr.core.words import shortened
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedproto import COUNTS, PROTOTYPES
 
-from .averaging import out_of_proportion
+from .averaging import miscounted, out_of_proportion
 from .fedavg import Local
 from .replies import Layout
 
@@ -51,14 +51,8 @@ class FedProto(Local):
     @override
     def misfits(self, replies: Mapping[int, Parcel]) -> dict[int, str]:
         """Name clients whose prototypes or counts cannot be."""
-        found = {}
-        for client, parcel in replies.items():
-            counts, most = parcel.arrays[COUNTS], self.clients[client].num_train
-            if counts.min() < 0 or counts.sum() > most:
-                found[client] = (
-                    f"it counts {counts.sum():g} training items, the least of a class"
-                    f" {counts.min():g}, and has {most}; look at that client"
-                )
+        counts = {c: p.arrays[COUNTS] for c, p in replies.items()}
+        found = miscounted(counts, {c: self.clients[c].num_train for c in replies})
         told = {c: {PROTOTYPES: p.arrays[PROTOTYPES]} for c, p in replies.items()}
         guard = self.robust.guard or np.inf
         return out_of_proportion(told, self.prototypes, guard) | found

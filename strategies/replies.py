@@ -22,6 +22,7 @@ from fedgraph_flwr.core.privacy_settings import (
     EDGE_SHARED,
     EDGE_TRAIN,
     GRAPH_EPSILON,
+    IN_SUMS,
     OF_SITE,
     OVER_RUNS,
     SECRET,
@@ -69,6 +70,7 @@ _TOTALS = (  # of privacy; what is told, is told of all of a row
     ),
     (_UPDATE, _DELTA),
     (GRAPH_EPSILON, GRAPH_EPSILON + OVER_RUNS, "graph-delta"),
+    (IN_SUMS,),
 )
 
 
@@ -242,9 +244,10 @@ def check_privacy(
     total of what the run does not protect counts for nothing.
     """
     spent = select(PRIVACY, metrics)
-    edges, of_train, updates, graphs = map(set, _TOTALS)
+    edges, of_train, updates, graphs, in_sums = map(set, _TOTALS)
     asked = edges | of_train if of_run and of_run.edge_epsilon > 0 else set()
     asked |= updates if of_run and of_run.update_clip > 0 else set()
+    asked |= in_sums if of_run and of_run.update_noise_shared else set()
     asked |= graphs if of_run and of_run.graph_clip > 0 else set()
     if unasked := sorted(set(spent) - asked - {SECRET}):
         return dict(before), (

@@ -21,6 +21,7 @@ from fedgraph_flwr.core.secure_aggregation import (
     decode,
     digest,
     follow,
+    length,
     summed_scores,
 )
 from fedgraph_flwr.core.wire import (
@@ -89,12 +90,15 @@ class RoundSum:
         is_closing = strategy.phase is Phase.CLOSING  # of scores alone
         kind = {} if is_closing else strategy.uplink(server_round, members[0])
         received = select(SHARED, sent) if kind else {}
+        scores = summed_scores(strategy.secagg, strategy.settings)
+        size = sum(a.size for a in received.values())
         label = sum_of.label(
             experiment=strategy.experiment,
             run=strategy.lives.run,
-            server_round=server_round,
+            server_round=-server_round if is_closing else server_round,
             config_sha256=strategy.config_sha256,
             history=history,
+            size=length(size, scores),
         )
         return cls(
             server_round=server_round,
@@ -105,13 +109,13 @@ class RoundSum:
             received=received,
             label=label,
             sends_updates=all(name.startswith(DELTA) for name in kind),
-            scores=summed_scores(strategy.secagg, strategy.settings),
+            scores=scores,
         )
 
     @property
     def layout(self) -> Layout:
         """Arrays of each reply."""
-        size = self._size + 2 * len(self.scores) + 2
+        size = length(self._size, self.scores)
         return {MASKED: ("uint64", (size,)), LABEL: ("uint8", (len(self.label),))}
 
     @property

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from .batching import Batch, ClientData
-from .whole_graph import NodeData, WholeGraph
+from .node_data import NodeData
+from .whole_graph import WholeGraph
 
 
 def passed(x: Tensor, edges: Tensor, mask: Tensor) -> Tensor:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Self, final
+from typing import NamedTuple, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
-from fedgraph_flwr.core.data import GraphPartition
-
-from .batching import ClientData, CollatedGraphs
-from .csr import csr, row_pointer, send
 from .ops import SparseRows, dense_rows, spread, sum_neighbours
 
-_SPARSE_BELOW = 0.1  # share of entries that are not 0: then sparse products are faster
+
+class ItemEdges(NamedTuple):
+    """What edges that are items have, as ``Batch`` has it."""
+
+    edge_attr: Tensor | None
+    edge_weight: Tensor | None
+
+    def rows(self, at: Tensor | slice) -> ItemEdges:
+        """Of some of them."""
+        return ItemEdges(*(None if array is None else array[at] for array in self))
 
 
 class NodeStructure(ABC):
@@ -35,6 +38,14 @@ class NodeStructure(ABC):
     @abstractmethod
     def mean(self, x: Tensor) -> Tensor:
         """Mean over a node's neighbours, without itself; 0 if it has none."""
+
+    def inner(self) -> NodeStructure:
+        """Return what the next layer reads: this, but in a sample."""
+        return self
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Rows of the last layer's output that are of nodes here."""
+        return x
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +95,12 @@ class WholeGraph(NodeStructure):
         """Number of nodes."""
         return self.adjacency.shape[0]
 
+    @property
+    def items(self) -> ItemEdges:
+        """Of the items, where edges are learned."""
+        assert self.item_edge is not None
+        return ItemEdges(self.edge_attr, self.edge_weight).rows(self.item_edge)
+
     @cached_property
     def x(self) -> Tensor:
         """Features as a dense matrix, for layers of PyTorch Geometric."""
@@ -96,88 +113,6 @@ class WholeGraph(NodeStructure):
     @override
     def mean(self, x: Tensor) -> Tensor:
         return sum_neighbours(x, self.adjacency) * self.inverse_degree
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeData(ClientData):
-    """A partition with its graph, which ``whole`` holds; ``evaluation`` is empty."""
-
-    whole: WholeGraph
-
-    @override
-    @classmethod
-    def collate(cls, partition: GraphPartition, device: torch.device) -> Self:
-        graphs = CollatedGraphs(partition.graphs, device)
-        num_nodes = partition.graphs.num_nodes
-        x, edges = graphs.x, partition.graphs.edge_index
-        if x.dim() == 1:
-            x = torch.nn.functional.one_hot(x, partition.graphs.num_features)
-            x = x.to(torch.get_default_dtype())
-        is_sparse = np.count_nonzero(partition.graphs.x) < _SPARSE_BELOW * x.numel()
-        degree, targets = graphs.degree.to(x.dtype), graphs.edge_index[1]
-        whole = WholeGraph(
-            features=SparseRows.of(x) if is_sparse else x,
-            y=graphs.y,
-            adjacency=csr(row_pointer(graphs.degree), targets, num_nodes),
-            normalized=_normalized(edges, num_nodes, device),
-            inverse_degree=torch.where(degree > 0, 1 / degree, 0).unsqueeze(1),
-            train=send(partition.train, device),
-            val=send(partition.val, device),
-            test=send(partition.test, device),
-            edge_index=graphs.edge_index.long(),
-            is_undirected=graphs.is_undirected,
-            **graphs.of_edges,
-            **{
-                name: send(array, device)
-                for name in ("pairs", "item_edge")
-                if (array := getattr(partition.graphs, name)) is not None
-            },
-        )
-        return cls(
-            partition=partition,
-            graphs=graphs,
-            evaluation=(),
-            num_val=len(partition.val),
-            whole=whole,
-        )
-
-    @cached_property
-    def shown(self) -> WholeGraph:
-        """Graph to train on: without later edges, if nodes have a time.
-
-        Those are edges that came about after the newest training node. An edge without
-        a time came about with the newer of its nodes.
-        """
-        graphs, train = self.partition.graphs, self.partition.train
-        if graphs.time is None or graphs.pairs is not None or not len(train):
-            return self.whole
-        times = graphs.edge_time
-        if times is None:
-            times = np.fmax(*graphs.time[graphs.edge_index])
-        kept = np.flatnonzero(~(times > graphs.time[train].max()))
-        earlier = replace(self.partition, graphs=graphs.take_edges(kept))
-        return self.collate(earlier, self.whole.y.device).whole
-
-    @property
-    def held_out(self) -> Tensor:
-        """The validation nodes, then the test nodes."""
-        return torch.cat([self.whole.val, self.whole.test])
-
-
-def _normalized(
-    edges: NDArray[np.integer], num_nodes: int, device: torch.device
-) -> Tensor:
-    """D^-1/2 (A + I) D^-1/2 from edges sorted by source, then target."""
-    loops = np.arange(num_nodes)
-    source = np.concatenate([edges[0], loops]).astype(np.int64)
-    target = np.concatenate([edges[1], loops]).astype(np.int64)
-    order = np.lexsort((target, source))
-    source, target = source[order], target[order]
-    degree = np.bincount(source, minlength=num_nodes)
-    root = degree**-0.5  # in double precision
-    weight = torch.from_numpy(root[source] * root[target]).to(torch.get_default_dtype())
-    ptr, columns = row_pointer(send(degree, device)), send(target, device)
-    return csr(ptr, columns, num_nodes, weight.to(device))
 
 
 @final

@@ -16,10 +16,12 @@ from fedgraph_flwr.core.config import READ_FEATURES, READ_WEIGHTS
 
 from ..graphs.batching import Batch
 from ..graphs.ops import linear, project, project_rows, relu_dropout, sum_pool
-from ..graphs.whole_graph import WholeGraph
+from ..graphs.sampling import SampledGraph
+from ..graphs.whole_graph import ItemEdges, WholeGraph
 from ..job import ModelSpec
 
-Graph: TypeAlias = Batch | WholeGraph
+Graph: TypeAlias = Batch | WholeGraph | SampledGraph
+MOST_MESSAGES = 2_000_000  # that are held at a time while nothing is trained
 NUM_HEADS = 4  # of GATv2, whose outputs are averaged
 _PNA = {
     "aggregators": ["mean", "min", "max", "std"],
@@ -79,7 +81,7 @@ def _layer(name: str, sizes: Sizes) -> nn.Module:
     make: dict[str, Callable[[], nn.Module]] = {
         "gin": lambda: pyg.GINConv(mlp()),
         "gine": lambda: pyg.GINEConv(mlp(), edge_dim=edge_dim),
-        "gcn": lambda: pyg.GCNConv(width, width),
+        "gcn": lambda: pyg.GCNConv(width, width, normalize=False),  # see _pass
         "graphconv": lambda: pyg.GraphConv(width, width),
         "gatv2": lambda: pyg.GATv2Conv(
             width, width, NUM_HEADS, concat=False, edge_dim=edge_dim
@@ -91,7 +93,7 @@ def _layer(name: str, sizes: Sizes) -> nn.Module:
     return make[name]()
 
 
-def edge_features(graph: Graph, width: int) -> Tensor | None:
+def edge_features(graph: Graph | ItemEdges, width: int) -> Tensor | None:
     """Features of each edge, then its weight, (num_edges, width); None without any.
 
     A number of a column is expanded to a row with a one there.
@@ -104,6 +106,33 @@ def edge_features(graph: Graph, width: int) -> Tensor | None:
     if weight is not None:
         parts.append(weight[:, None])
     return torch.cat(parts, 1) if parts else None
+
+
+def _by_parts(
+    conv: nn.Module, x: Tensor, index: Tensor, beside: dict[str, Tensor]
+) -> Tensor:
+    """Return what a layer makes of all nodes, some nodes at a time.
+
+    A part has all edges that end at its nodes, and is as large as its memory allows.
+    """
+    order = torch.argsort(index[1], stable=True)
+    last = torch.bincount(index[1], minlength=len(x)).cumsum(0)
+    found, begin, done = [], 0, 0
+    while begin < len(x):
+        fitting = int(torch.searchsorted(last, done + MOST_MESSAGES, right=True))
+        end = max(fitting, begin + 1)
+        rows = order[done : int(last[end - 1])]
+        own = torch.arange(begin, end, device=x.device)
+        source, target = index[:, rows]
+        others = torch.unique(source)
+        nodes = torch.cat([own, others[(others < begin) | (others >= end)]])
+        local = torch.empty(len(x), dtype=torch.int64, device=x.device)
+        local[nodes] = torch.arange(len(nodes), device=x.device)
+        ends = torch.stack([local[source], target - begin])
+        part = {name: values[rows] for name, values in beside.items()}
+        found.append(conv(x[nodes], ends, **part)[: end - begin])
+        begin, done = end, int(last[end - 1])
+    return torch.cat(found)
 
 
 class Layer(nn.Module):
@@ -125,16 +154,30 @@ class Layer(nn.Module):
 
     def __init__(self, name: str, sizes: Sizes, direction: str) -> None:
         super().__init__()
+        self._is_gcn = name == "gcn"
         self.along = _layer(name, sizes)
         self.against = _layer(name, sizes) if direction == "separate" else None
 
     @override
     def forward(self, x: Tensor, edge_index: Tensor, **beside: Tensor) -> Tensor:
         """(num_nodes, hidden) -> (num_nodes, hidden)."""
-        found: Tensor = self.along(x, edge_index, **beside)
+        found = self._pass(self.along, x, edge_index, beside)
         if self.against is None:
             return found
-        return found + self.against(x, edge_index.flip(0), **beside)  # type: ignore[no-any-return]
+        return found + self._pass(self.against, x, edge_index.flip(0), beside)
+
+    def _pass(
+        self, conv: nn.Module, x: Tensor, index: Tensor, beside: dict[str, Tensor]
+    ) -> Tensor:
+        if self._is_gcn:
+            from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+            weight = beside.get("edge_weight")
+            index, weight = gcn_norm(index, weight, len(x), dtype=x.dtype)
+            beside = {"edge_weight": weight}
+        if torch.is_grad_enabled() or index.shape[1] <= MOST_MESSAGES:
+            return conv(x, index, **beside)  # type: ignore[no-any-return]
+        return _by_parts(conv, x, index, beside)
 
 
 class EdgeEncoder(nn.Module):
@@ -189,6 +232,7 @@ class EdgeEncoder(nn.Module):
         """Edges along whose reverse messages pass with the same layers, too."""
         index = graph.edge_index
         is_both = self._direction == "both" and not graph.is_undirected
+        is_both &= not isinstance(graph, SampledGraph)  # whose messages are drawn
         return torch.nonzero((index[0] != index[1]) & is_both)[:, 0]
 
     def embed(self, graph: Graph, generator: torch.Generator | None) -> Tensor:
@@ -203,7 +247,12 @@ class EdgeEncoder(nn.Module):
         index, beside = self.edges(graph)
         *first, last = self.convs
         for conv in first:
-            x = relu_dropout(conv(x, index, **beside), self.dropout, generator)
+            x = conv(x, index, **beside)
+            if isinstance(graph, SampledGraph):
+                graph = graph.inner()
+                x = graph.rows(x)
+                index, beside = self.edges(graph)
+            x = relu_dropout(x, self.dropout, generator)
         return last(x, index, **beside)  # type: ignore[no-any-return]
 
 
@@ -258,8 +307,8 @@ class EdgeGNN(EdgeEncoder):
         else:
             u, v = h[graph.pairs]
             h = torch.cat([u + v, u * v] if graph.is_undirected else [u, v], 1)
-            beside = edge_features(graph, self._edge_dim) if self._has_beside else None
-            beside = None if beside is None else beside[graph.item_edge]
+            items = graph.items if self._has_beside else None
+            beside = edge_features(items, self._edge_dim) if items else None
         if beside is not None:
             h = torch.cat([h, beside], 1)
         return relu_dropout(self.post(h), self.dropout, generator)

@@ -102,7 +102,9 @@ class NodeGNN(nn.Module):
         """(num_nodes, hidden): output of the last convolution, before its ReLU."""
         h = self.convs[0](x, structure)
         for conv in list(self.convs)[1:]:
-            h = conv(relu_dropout(h, self.dropout, generator), structure)
+            structure = structure.inner()
+            h = relu_dropout(structure.rows(h), self.dropout, generator)
+            h = conv(h, structure)
         return h  # type: ignore[no-any-return]
 
     def represent(self, x: Features, structure: NodeStructure) -> Tensor:
@@ -123,7 +125,9 @@ class NodeGNN(nn.Module):
         """Logits from the last hidden layer, (num_nodes, hidden)."""
         if isinstance(self.readout, nn.Linear):
             return self.readout(h)  # type: ignore[no-any-return]
-        return self.readout(h, structure)  # type: ignore[no-any-return]
+        for _ in self.convs:
+            structure = structure.inner()
+        return self.readout(structure.rows(h), structure)  # type: ignore[no-any-return]
 
     @override
     def forward(self, graph: WholeGraph, generator: torch.Generator | None) -> Tensor:

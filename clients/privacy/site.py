@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph_flwr.core.data import GraphPartition, GraphSet, IntArray, pointer
-from fedgraph_flwr.core.errors import ConfigError, PrivacyBudgetError
+from fedgraph_flwr.core.errors import ConfigError, PrivacyBudgetError, WireError
 from fedgraph_flwr.core.privacy_settings import (
     EDGE,
     EDGE_SHARED,
     EDGE_TRAIN,
     GRAPH_EPSILON,
+    IN_SUMS,
     METRIC,
     OF_SITE,
     OVER_RUNS,
@@ -36,6 +37,8 @@ from .laplace import GraphAdjacency, Triangles
 from .noisy_views import NoisyViews, site_secret
 from .stream import Noise, noise_stream
 
+_STEPS = 1000  # of rounding, at least, to a standard deviation of shared noise
+
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
@@ -44,6 +47,7 @@ class Release:
     update: list[NDArray[Any]]
     clip: float
     noise: float
+    in_sums: float  # noise, with that of the sum's other members
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +65,10 @@ class PrivateSite:
         repeatable, and protects nothing from one who knows the seed.
     limits : Budgets
         Of the site over all runs, whatever a run allows.
+    share : float
+        Part of ``update-noise`` that this client adds; others of its sum add theirs.
+    sum_name : str
+        Of the sum, if noise is shared: all members draw anew for another one.
     released : list of Release
         Noisy updates drawn so far, by this object.
     """
@@ -70,6 +78,8 @@ class PrivateSite:
     seed: int
     is_secret: bool
     limits: Budgets = field(default_factory=Budgets)
+    share: float = 1.0
+    sum_name: str = ""
     released: list[Release] = field(default_factory=list, compare=False)
 
     def ledger(self, partition: GraphPartition) -> Ledger:
@@ -148,6 +158,10 @@ class PrivateSite:
             found[f"{METRIC}update-epsilon"], found[f"{METRIC}update-delta"] = (
                 account.client
             )
+            if self.share < 1:
+                sent, privacy = sum(account.updates.values()), self.privacy
+                in_sums = epsilon_of({privacy.update_noise: sent}, privacy.update_delta)
+                found[f"{METRIC}{IN_SUMS}"] = in_sums
         if account.steps:
             delta = self.privacy.update_delta
             found[f"{METRIC}{GRAPH_EPSILON}"] = epsilon_of_steps(account.steps, delta)
@@ -221,7 +235,7 @@ class PrivateSite:
 
         ``inputs`` are the tensors that it was computed from, received and stored.
         """
-        clip_norm, multiplier = self.privacy.update_clip, self.privacy.update_noise
+        clip_norm, multiplier = self.privacy.update_clip, self._noise("update")
         release, rng = self._release("update", update, partition, server_round, inputs)
         # Before it is charged: an update that cannot be clipped is not sent.
         noisy = privatise_update(
@@ -236,9 +250,33 @@ class PrivateSite:
             epsilon_of=epsilon_of,
             release=release,
         )
-        drawn = Release(update=noisy, clip=clip_norm, noise=multiplier)
+        whole = self.privacy.update_noise
+        drawn = Release(update=noisy, clip=clip_norm, noise=multiplier, in_sums=whole)
         self.released.append(drawn)
         return noisy
+
+    def check_received(self, received: Sequence[NDArray[Any]]) -> None:
+        """Refuse numbers beside which shared noise would be rounded away.
+
+        What is sent is the sum of both, and the server chooses one of them.
+
+        Raises
+        ------
+        WireError
+        """
+        grid = max((np.spacing(np.abs(a).max(initial=0)) for a in received), default=0)
+        own = self.privacy.update_clip * self._noise("update")
+        if self.share < 1 and not grid <= own / _STEPS:
+            raise WireError(
+                "the received model has numbers so large that noise of deviation"
+                f" {own:g} would be rounded to steps of {grid:g}: refused, as members"
+                " of a sum count on each other's noise; start from another model"
+            )
+
+    def _noise(self, kind: str) -> float:
+        if kind == "update":
+            return self.privacy.update_noise * self.share
+        return self.privacy.graph_noise
 
     def noisy_steps(
         self,
@@ -275,8 +313,8 @@ class PrivateSite:
             server_round=server_round,
             inputs=inputs,
             clip_norm=getattr(self.privacy, f"{kind}_clip"),
-            noise_multiplier=getattr(self.privacy, f"{kind}_noise"),
-            secret=secret,
+            noise_multiplier=self._noise(kind),
+            secret=secret + self.sum_name,
         )
         path = partition.client_id, f"{kind}-noise", release
         return release, noise_stream(secret, self.seed, *path)

@@ -19,7 +19,9 @@ from fedgraph_flwr.core.wire import Parcel, count_key, evaluation_key
 from ..base import Metrics
 from ..graphs.batching import ClientData
 from ..graphs.csr import send
-from ..graphs.whole_graph import NodeData, WholeGraph
+from ..graphs.node_data import NodeData
+from ..graphs.sampling import SampledGraph
+from ..graphs.whole_graph import WholeGraph
 from ..job import P
 from ..models.encoders import EdgeGNN
 from .node_classifier import NodeClassifierClient
@@ -38,6 +40,11 @@ class EdgeData(NodeData):
         """
         parts = {name: self.partition.positions(name) for name in SPLITS}
         return {name: self._until(items) for name, items in parts.items()}
+
+    @property
+    @override
+    def trained_on(self) -> WholeGraph:
+        return self.seen["train"]
 
     def _until(self, items: IntArray) -> WholeGraph:
         graphs, whole = self.partition.graphs, self.whole
@@ -78,9 +85,21 @@ class EdgeClassifierClient(NodeClassifierClient[P]):
 
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
-        seen = self.data.seen["train"]
+        is_sample = isinstance(batch, SampledGraph)
+        seen = batch if is_sample else self.data.seen["train"]
         logits = self.model(seen, generator)
         return nn.functional.cross_entropy(logits, seen.y, self.class_weights)
+
+    @override
+    def batch(self, positions: IntArray) -> SampledGraph:
+        seen = self.data.seen["train"]
+        at = np.searchsorted(self.data.partition.train, positions)
+        rows = send(at, self.job.device)
+        ends, local = torch.unique(seen.pairs[:, rows].cpu(), return_inverse=True)
+        items = seen.items.rows(rows)
+        pairs = local.to(self.job.device)
+        about = {"y": seen.y[rows], "pairs": pairs, "items": items}
+        return replace(self.around(ends), **about, num_graphs=len(rows))
 
     @override
     def held_out_logits(self) -> Tensor:
@@ -128,8 +147,18 @@ class LinkPredictorClient(EdgeClassifierClient[P]):
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Mean binary cross-entropy over training links and as many other pairs."""
-        links, joined = batch.pairs[:, batch.train], self.data.joined
-        size = batch.num_nodes
+        if isinstance(batch, SampledGraph):
+            pairs, y = batch.pairs, batch.y
+        else:
+            pairs, y = self._with_others(batch.pairs[:, batch.train], generator)
+        logits = self.model.links(batch, generator, pairs)[:, 0]
+        return nn.functional.binary_cross_entropy_with_logits(logits, y.to(logits))
+
+    def _with_others(
+        self, links: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Links, then drawn pairs that are none; 1 for each of the former."""
+        joined, size = self.data.joined, self.graph.num_nodes
         target = torch.randint(
             size, links[0].shape, generator=generator, device=links.device
         )
@@ -137,10 +166,18 @@ class LinkPredictorClient(EdgeClassifierClient[P]):
         at = torch.searchsorted(joined, key).clamp(max=len(joined) - 1)
         counts = (joined[at] != key) & (target != links[0])
         others = torch.stack([links[0], target])[:, counts]
-        logits = self.model.links(batch, generator, torch.cat([links, others], 1))[:, 0]
-        y = torch.zeros_like(logits)
+        y = torch.zeros(links.shape[1] + others.shape[1], device=links.device)
         y[: links.shape[1]] = 1
-        return nn.functional.binary_cross_entropy_with_logits(logits, y)
+        return torch.cat([links, others], 1), y
+
+    @override
+    def batch(self, positions: IntArray) -> SampledGraph:
+        links = self.graph.pairs[:, send(positions, self.job.device)]  # type: ignore[index]
+        pairs, y = self._with_others(links, self.noise)
+        ends, local = torch.unique(pairs.cpu(), return_inverse=True)
+        local = local.to(self.job.device)
+        num_links = links.shape[1]
+        return replace(self.around(ends), y=y, pairs=local, num_graphs=num_links)
 
     @override
     @torch.no_grad()

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedgraph_flwr.core.config import GCN2, PAPER
+from fedgraph_flwr.core.config import ALL, GCN2, PAPER
+from fedgraph_flwr.core.data import IntArray
 from fedgraph_flwr.core.wire import Parcel
 
 from ..base import GraphClient
 from ..graphs.batching import ClientData
-from ..graphs.whole_graph import NodeData, WholeGraph
+from ..graphs.node_data import NodeData
+from ..graphs.sampling import SampledGraph
+from ..graphs.whole_graph import WholeGraph
 from ..job import ModelSpec, P
 from ..models.encoders import edge_gnn
 from ..models.node_gnn import GCNConv, NodeGNN
 from .scores import class_scores
+
+_OF_TASKS = ("clients.base", __name__, "clients.tasks.edge_learner")
 
 
 class NodeClassifierClient(GraphClient[P]):
@@ -80,12 +88,46 @@ class NodeClassifierClient(GraphClient[P]):
     @override
     def loss(self, batch: Any, generator: torch.Generator) -> Tensor:
         """Mean cross-entropy over the training nodes of ``batch``, a WholeGraph."""
-        logits, y = self.logits(generator)[batch.train], batch.y[batch.train]
+        if isinstance(batch, SampledGraph):
+            logits, y = self.model(batch, generator)[batch.train], batch.y
+        else:
+            logits, y = self.logits(generator)[batch.train], batch.y[batch.train]
         return nn.functional.cross_entropy(logits, y, self.class_weights)
 
     @override
     def epoch(self, number: int) -> Tensor:
-        return self.step(self.graph)
+        settings = self.job.settings
+        fanouts, size = settings.fanouts(), settings.batch_size
+        is_whole = {*fanouts} == {ALL} and size >= len(self.trained_on())
+        if not fanouts or is_whole:
+            return self.step(self.graph)
+        return super().epoch(number)
+
+    @override
+    @classmethod
+    def takes_samples(cls) -> bool:
+        # It trains as the task does.
+        verbs = cls.loss, cls.epoch, cls.train, cls.logits
+        return cls.TAKES_ENCODER and all(verb.__module__ in _OF_TASKS for verb in verbs)
+
+    @cached_property
+    def drawn(self) -> torch.Generator:
+        """Stream of this round that draws neighbours, on the CPU."""
+        return self._stream("neighbours", torch.device("cpu"))
+
+    def around(self, nodes: Tensor) -> SampledGraph:
+        """Nodes, each once, and neighbours drawn around them."""
+        settings = self.job.settings
+        neighbours = self.data.neighbours(settings.direction)
+        return neighbours.around(nodes, settings.fanouts(), self.drawn)
+
+    @override
+    def batch(self, positions: IntArray) -> SampledGraph:
+        nodes = torch.from_numpy(np.asarray(positions, np.int64))
+        found = self.around(nodes)
+        train = torch.arange(len(nodes), device=found.nodes.device)
+        y = self.graph.y[found.nodes[train]]
+        return replace(found, train=train, y=y, num_graphs=len(y))
 
     @override
     def whole_epoch(self) -> list[tuple[Any, float]]:

@@ -29,6 +29,7 @@ from fedgraph_flwr.core.words import shortened
 from .cells import with_points
 
 _SOME = 1 << 12  # rows at once: Python's garbage collector is slow if many live
+_MOST_KNOWN = 1 << 21  # words of a column
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _MARKS = {",": "','", ";": "';'", "\t": "tabs"}  # between cells
@@ -301,13 +302,19 @@ def _read_parquet(path: Path) -> Rows:
             columns = [str(name).strip() for name in file.schema_arrow.names]
             _check_columns(path, columns)
             found = {name: [] for name in columns}
+            known: dict[str, dict[str, str]] = {name: {} for name in columns}
             for batch in file.iter_batches():
                 for name, column in zip(columns, batch.columns, strict=True):
                     texts = compute.fill_null(column.cast(pyarrow.string()), "")
                     kind = getattr(column.type, "value_type", column.type)
                     if pyarrow.types.is_boolean(kind):  # True, as CSV files have it
                         texts = compute.utf8_capitalize(texts)
-                    found[name] += [cell.strip() for cell in texts.to_pylist()]
+                    coded = texts.dictionary_encode()
+                    words = map(str.strip, coded.dictionary.to_pylist())
+                    shared = [*_as_known(words, known[name])]
+                    found[name] += map(
+                        shared.__getitem__, coded.indices.to_numpy().tolist()
+                    )
                 name = ""
     except ImportError as error:
         raise DataError(
@@ -322,6 +329,15 @@ def _read_parquet(path: Path) -> Rows:
             " columns of numbers, texts or truth values"
         ) from error
     return Rows(range(1, len(found[columns[0]]) + 1), found)
+
+
+def _as_known(words: Iterable[str], known: dict[str, str]) -> Iterator[str]:
+    """Equal words as one object: of ten million cells few may differ."""
+    for word in words:
+        if len(known) < _MOST_KNOWN:
+            yield known.setdefault(word, word)
+        else:
+            yield known.get(word, word)
 
 
 def _check_columns(path: Path, columns: Sequence[str], mark: str = ",") -> None:

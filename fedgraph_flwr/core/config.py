@@ -25,6 +25,7 @@ from .rules import (
     Value,
     choice,
     client_choice,
+    fanouts,
     flag,
     integer,
     named_clients,
@@ -36,6 +37,7 @@ from .rules import (
 )
 
 AUTO = "auto"
+ALL = 2**31 - 1  # neighbours: every one
 PAPER = "paper"  # encoder of a method's own
 GCN2 = "gcn2"  # in place of the papers' for nodes
 OF_PAPERS = PAPER, GCN2  # take undirected graphs alone
@@ -355,6 +357,12 @@ class RunSettings(Settings):
     negatives: int = integer(20, 1, 10_000)
     """`link-prediction`: pairs without an edge beside which each hidden link is
     ranked."""
+    planted_nodes: int = integer(100, 8, 10_000_000)
+    """Data set `planted`: nodes of each client."""
+    planted_degree: float = number(5.13, 0)
+    """`planted`: mean number of edges of a node."""
+    planted_features: int = integer(32, 1, 10_000)
+    """`planted`: features of a node."""
     tell_statistics: bool = flag(False)
     """Clients send counts and means of their graphs before round 1."""
     seed: int = integer(10, 0, 2**31 - 1)
@@ -374,7 +382,11 @@ class RunSettings(Settings):
     local_epochs: int = integer("auto", 0, 100_000, auto=True)
     """Epochs per client and round; 0 trains nothing."""
     batch_size: int = integer("auto", 1, MOST_STEPS, auto=True)
-    """Graphs per mini-batch. If nodes are classified, a step takes the whole graph."""
+    """Items per mini-batch. On one graph a step takes all of it, unless `fanout` is
+    set."""
+    fanout: str = fanouts("")
+    """Of one graph: neighbours drawn around a batch, by layer (`15,10`), or `all`.
+    Empty: no batches."""
     optimizer: str = choice("auto", "adam", "adamw", "amsgrad", "sgd", auto=True)
     """`adam` adds weight decay to the gradient, `adamw` does not. `amsgrad`: largest
     second moment. `sgd`: no moments."""
@@ -461,6 +473,13 @@ class RunSettings(Settings):
         """Whether the server keeps its state and matrices after this round."""
         is_due = server_round % self.checkpoint_every == 0
         return is_due or server_round == last_round
+
+    def fanouts(self) -> tuple[int, ...]:
+        """Most neighbours of a node that are drawn at each layer; empty: no batches."""
+        if not self.fanout:
+            return ()
+        counts = [ALL if n == "all" else int(n) for n in self.fanout.split(",")]
+        return tuple(counts * self.num_layers if len(counts) == 1 else counts)
 
     def is_measured(self, after: int) -> bool:
         """Whether clients evaluate the model after this round."""

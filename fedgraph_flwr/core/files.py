@@ -7,6 +7,7 @@ carry a checksum of everything in them, so that a damaged one is named and not u
 from __future__ import annotations
 
 import csv
+import fcntl
 import fnmatch
 import hashlib
 import io
@@ -18,6 +19,7 @@ import shutil
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TypeAlias
 
@@ -422,3 +424,13 @@ def write_once(path: Path, content: bytes) -> bytes:
         finally:
             partial.unlink()
         return path.read_bytes()
+
+
+def locked(path: Path) -> TextIOWrapper:
+    """Lock a file until it is closed."""
+    try:
+        lock = path.open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    return lock

@@ -58,6 +58,10 @@ class Method:
         Other tables than ``params``, for tasks whose client has another.
     options : mapping
         Fixed keyword arguments of the strategy, which tell variants apart.
+    distil : callable or str
+        Function beside the clients' code that trains at the server, where strategies
+        compute without torch: they are handed it as ``distil``, bound to the class of
+        the clients and to ``Resolved.spec``. "": none.
 
     Raises
     ------
@@ -70,6 +74,7 @@ class Method:
     clients: Mapping[Task, Client] = field(default_factory=lambda: PLAIN)
     params_of: Mapping[Task, type[Settings]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    distil: Any = ""
 
     def __post_init__(self) -> None:
         for params in (self.params, *self.params_of.values()):

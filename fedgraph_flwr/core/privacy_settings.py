@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 from .config import RunSettings, Settings
 from .errors import ConfigError
-from .rules import choice, flag, number
+from .rules import choice, flag, integer, number
 from .words import at_most
 
 METRIC = "privacy/"  # prefix under which clients report what they have spent
 EDGE = "edge-epsilon"  # largest of a client's graphs
 UPDATE_EPSILON = "update-epsilon"
+IN_SUMS = "update-epsilon-in-sums"
 GRAPH_EPSILON = "graph-epsilon"
 EDGE_TRAIN = "edge-epsilon-train"  # where validation and test graphs are shared,
 EDGE_SHARED = "edge-epsilon-shared"  # of training graphs, and of these
@@ -70,6 +71,9 @@ class PrivacySettings(Settings):
     """Largest L2 norm of an update, to which noise is added; 0: no noise."""
     update_noise: float = number(1.0, 0, low_open=True)
     """Standard deviation of that noise, in units of `update-clip`."""
+    update_noise_shared: int = integer(0, 0, 254)
+    """Above 0: a sum's members share `update-noise`, without counting on so many of
+    them. 0: each adds it all."""
     update_delta: float = number(1e-5, 0, 1, low_open=True, high_open=True)
     """Delta at which epsilon of updates, and of graphs, is stated."""
     update_budget_max: float = number(0.0, 0)
@@ -254,9 +258,16 @@ def describe(spent: Mapping[int, Mapping[str, float]], *, features: str = "") ->
         )
     if update:
         worst = max(update, key=lambda s: s[UPDATE_EPSILON])
+        summed = max(s.get(IN_SUMS, 0.0) for s in update)
+        in_sums = (
+            f", by its own noise; epsilon {at_most(summed)} in sums, against the server"
+            " and as many of the others as privacy.update-noise-shared says"
+            if summed
+            else ""
+        )
         parts.append(
             f"updates: ({at_most(worst[UPDATE_EPSILON])}, {worst['update-delta']:g})-DP"
-            " for a client's whole data, at most, of its updates alone;"
+            f" for a client's whole data, at most, of its updates alone{in_sums};"
             f"{_by_client(UPDATE_EPSILON, spent)}"
             f" the run as a whole is not private: {EXACT} leave in every round"
         )

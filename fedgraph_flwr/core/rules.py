@@ -70,6 +70,7 @@ MOST_ROUNDS = 999_999  # names of checkpoints have six digits
 MOST_CLIENTS = 100_000
 MOST_STEPS = 10**9  # epochs in total, graphs of a batch
 MOST_STEP = 1000.0  # learning rates
+_FANOUTS = r"(all|[1-9]\d{0,5}(,[1-9]\d{0,5})*)?"
 _ROUNDS = r"(\d{1,6}(,\d{1,6})*)?"
 _TASKS = r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*"
 _MASKS = rf"all|exclusive|overlapping|{_TASKS}(;{_TASKS})*"
@@ -212,6 +213,12 @@ def round_list(default: str) -> Any:
     """Declare a field that lists rounds, e.g. ``"0,5,10"``."""
     words = "round numbers separated by commas, or empty"
     return setting(default, Rule(str, pattern=_ROUNDS, words=words))
+
+
+def fanouts(default: str) -> Any:
+    """Declare a field that says how many neighbours are drawn at each layer."""
+    words = "'all', a number, or a number for each layer as in '15,10', or empty"
+    return setting(default, Rule(str, pattern=_FANOUTS, words=words))
 
 
 def client_choice(default: str) -> Any:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from .config import RunSettings, Settings
 from .errors import ConfigError, WireError
 from .fields import Field
+from .privacy_settings import PrivacySettings
 from .rules import choice, flag, integer, number
 from .tasks import TASKS
 from .wire import (
@@ -161,9 +162,60 @@ def describe_sums(
     return {"secure_aggregation": {"says": says, **facts}}
 
 
+def share_of_noise(
+    sums: SecureAggregation, settings: RunSettings, not_counted: int
+) -> float:
+    """Part of ``update-noise`` that each member of a sum adds; 1 if none is shared.
+
+    Independent noise adds up by its variance: what a sum of the fewest members has,
+    without those that are not counted on, is then the whole. A client hands in for no
+    fewer.
+    """
+    if not not_counted:
+        return 1.0
+    return float(1 / np.sqrt(fewest_members(sums, settings) - not_counted))
+
+
+def check_shared_noise(
+    sums: SecureAggregation,
+    settings: RunSettings,
+    privacy: PrivacySettings,
+    *,
+    has_clusters: bool,
+) -> None:
+    """Refuse noise of which each member adds a part where it would not be enough."""
+    count, problem = privacy.update_noise_shared, ""
+    fewest = fewest_members(sums, settings)
+    if not (sums.on and privacy.update_clip):
+        problem = "needs secure-aggregation.on = true and privacy.update-clip above 0"
+    elif settings.weighting != "uniform":
+        problem = 'needs weighting "uniform", as a weight multiplies an update'
+    elif has_clusters:
+        problem = "needs a method without clusters, for which norms of updates leave"
+    elif count > fewest - 2:
+        problem = (
+            f"may be {fewest - 2} at most, as a sum has {fewest} members or more"
+            " (secure-aggregation.least, if min-fit-replies is below 1) and two must"
+            " be counted on"
+        )
+    if count and problem:
+        raise ConfigError(
+            f"privacy.update-noise-shared is {count}, but it {problem}; correct it, or"
+            " set it to 0"
+        )
+
+
 def may_drop_out(settings: RunSettings) -> bool:
     """Whether clients train first and hand in when it is known who has trained."""
     return settings.min_fit_replies < 1
+
+
+def fewest_members(
+    sums: SecureAggregation, settings: RunSettings, *, has_clusters: bool = False
+) -> int:
+    """Return of how many clients each sum is at least; a client checks it."""
+    may_lack = may_drop_out(settings) or has_clusters
+    return sums.least if may_lack else settings.num_training
 
 
 def summed_scores(sums: SecureAggregation, settings: RunSettings) -> tuple[str, ...]:
@@ -253,6 +305,7 @@ class SumOf:
         server_round: int,
         config_sha256: str,
         history: str,
+        size: int,
     ) -> bytes:
         """SHA-256 of all that members must agree on.
 
@@ -263,8 +316,12 @@ class SumOf:
         ----------
         run : int
             Flower's.
+        server_round : int
+            Below 0 for scores after the last one, which are no update.
         config_sha256 : str
             Of the run config.
+        size : int
+            Of the vectors: pads of a short one are the beginning of a long one's.
         history : str
             :func:`follow` of what members trained from, in this and earlier rounds: the
             state that a client keeps depends on all of it.
@@ -278,6 +335,7 @@ class SumOf:
             "keys": self._keys(),
             "config": config_sha256,
             "history": history,
+            "size": size,
         }
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).digest()
 
@@ -335,6 +393,11 @@ def encode(
     share = np.rint(update * (weight * 2.0**_FRACTION_BITS))
     numbers = np.concatenate([share, scores, [weight, 1]])
     return numbers.astype(np.int64).view(np.uint64)
+
+
+def length(size: int, scores: Collection[str]) -> int:
+    """Length of a vector: an update, two numbers for each score, and the last two."""
+    return size + 2 * len(scores) + 2
 
 
 def decode(

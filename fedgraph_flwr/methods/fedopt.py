@@ -16,10 +16,12 @@ from ..core.config import Settings
 from ..core.method import Method
 from ..core.rules import flag, number
 
+BETA_1, BETA_2 = 0.9, 0.99  # shares of the old moments: the paper's, Sec. 5
+
 
 @dataclass(frozen=True, kw_only=True)
 class FedOptParams(Settings):
-    """Parameters of both; beta and tau are the paper's, Sec. 5.
+    """Parameters of both; tau is the paper's, Sec. 5.
 
     With v_0 = tau^2 a first small update Delta becomes eta (1 - beta_1) / (2 tau) times
     Delta: at 0.01 half of it.
@@ -29,10 +31,6 @@ class FedOptParams(Settings):
 
     eta: float = number(0.01, 0)
     """Step size of the server, to be tuned. The authors try 0.001 to 10."""
-    beta_1: float = number(0.9, 0, 1, high_open=True)
-    """Share of the old first moment."""
-    beta_2: float = number(0.99, 0, 1, high_open=True)
-    """Share of the old second moment."""
     tau: float = number(1e-3, 0, low_open=True)
     """Added to the root of the second moment. A large one makes steps less adaptive."""
     flower: bool = flag(False)

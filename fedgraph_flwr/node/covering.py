@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from ..core.secure_aggregation import (
     digest,
     encode,
     encode_scores,
+    fewest_members,
     may_drop_out,
     summed_scores,
 )
@@ -179,6 +181,24 @@ class Cover:
         is_alike = not may_drop_out(self.resolved.settings)
         return KeptUpdates(self.root, experiment, number, self.run, is_alike)
 
+    def _past(
+        self, facts: Mapping[str, Scalar], header: Mapping[str, Scalar]
+    ) -> tuple[tuple[int, int], str]:
+        lives = Lives.from_text(self.run, header.get(EARLIER_RUNS, ""))
+        after = int(facts.get(LAST_ROUND, 0))
+        return (after, lives.run_of(after)), str(facts.get(MISSED, ""))
+
+    def sum_name(self, client: int, came: Parcel, header: Mapping[str, Scalar]) -> str:
+        """Name the sum of a client that trains now by what its label is made of.
+
+        But for members and keys, of which a round has one set.
+        """
+        kept, sent = self._kept(header), digest(came.arrays, came.facts)
+        past = self._past(came.facts, header)
+        with kept.noting() as db:
+            history = kept.followed(db, client, sent, *past)
+        return json.dumps([self.run, self.config_sha256, history])
+
     def _note(
         self,
         db: sqlite3.Connection,
@@ -195,10 +215,7 @@ class Cover:
             The client has trained from another model in this round; or this site takes
             part in no sum without all clients, and there was one.
         """
-        lives = Lives.from_text(self.run, header.get(EARLIER_RUNS, ""))
-        after = int(facts.get(LAST_ROUND, 0))
-        missed = str(facts.get(MISSED, ""))
-        before = after, lives.run_of(after)
+        before, missed = self._past(facts, header)
         self._kept(header).note(db, client, sent, before, missed)
         trainers = self.resolved.settings.num_training
         if missed and self.visit.policy.least_in_sum >= trainers:
@@ -290,7 +307,7 @@ class Cover:
         WireError, PolicyError
             As the messages say; nothing of the client leaves.
         """
-        number, experiment = abs(int(header[SERVER_ROUND])), str(header[EXPERIMENT])
+        number, experiment = int(header[SERVER_ROUND]), str(header[EXPERIMENT])
         ring = KeyRing(self.root / experiment / f"client-{client}", client_id=client)
         self._check_members(client, sum_of, ring)
         label = sum_of.label(
@@ -299,12 +316,13 @@ class Cover:
             server_round=number,
             config_sha256=self.config_sha256,
             history=self._kept(header).history(client),
+            size=len(update.vector),
         )
         vector = update.vector
         handed = HandedIn(
             experiment=experiment,
             client=client,
-            server_round=number,
+            server_round=abs(number),
             members=sum_of.members,
             label=label,
             received=update.received,
@@ -320,20 +338,21 @@ class Cover:
         WireError, PolicyError
         """
         members, keys = sum_of.members, sum_of.keys
-        least, asks = self.resolved.secagg.least, self.visit.policy.least_in_sum
+        resolved, asks = self.resolved, self.visit.policy.least_in_sum
+        least = fewest_members(
+            resolved.secagg, resolved.settings, has_clusters=resolved.params.CLUSTERS
+        )
         if len(members) < asks:
             raise PolicyError(
                 f"this site's policy (least-in-sum) does not allow a sum of"
                 f" {len(members)} clients; it needs {asks}, or ask its operator"
             )
         is_alone = is_site(self.visit.node) and len({*members} - {*self.hosted}) == 1
-        may_lack = may_drop_out(self.resolved.settings) or self.resolved.params.CLUSTERS
-        is_part = not may_lack and len(members) < self.resolved.settings.num_training
-        if client not in members or len(members) < least or is_alone or is_part:
+        if client not in members or len(members) < least or is_alone:
             raise WireError(
                 f"client {client} is asked for a sum of clients {shortened(members)}:"
                 f" refused; it must be one of at least {least}"
-                " (secure-aggregation.least), of all clients if min-fit-replies is 1,"
+                " (secure-aggregation.least; all clients if min-fit-replies is 1),"
                 " and not all but one of them may be of one site, which would learn"
                 " that one's update"
             )

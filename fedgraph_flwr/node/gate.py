@@ -71,6 +71,8 @@ class Visit:
     sums: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     # Of the message's kind, of what came and of what is to leave it makes what leaves.
     cover: Callable[[str, RecordDict, RecordDict], RecordDict] | None = None
+    # Names the sum that a client trains for, if its members share noise.
+    sum_name: Callable[[int, Parcel, Mapping[str, Scalar]], str] | None = None
 
 
 def check_kind(message_type: str) -> None:
@@ -222,7 +224,8 @@ def _check_arrays(now: Visit, client: int, parcel: Parcel, came: NamedArrays) ->
     good = [
         r
         for r in now.releases.get(client, [])
-        if 0 < r.clip <= policy.update_clip_max and r.noise >= policy.update_noise_min
+        if 0 < r.clip <= policy.update_clip_max
+        and (r.in_sums if policy.shared_noise else r.noise) >= policy.update_noise_min
     ]
     for name, array in parcel.arrays.items():
         if not _is_released(name, array, came, good):

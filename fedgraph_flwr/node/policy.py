@@ -86,6 +86,7 @@ class Policy(Settings):
     scores: bool = flag(True)
     secure_aggregation: str = choice("allowed", "allowed", "first-seen", "required")
     least_in_sum: int = integer(3, 2, 2**8)
+    shared_noise: bool = flag(False)
 
     @property
     def needs_clip(self) -> bool:
@@ -126,7 +127,9 @@ class Policy(Settings):
                 "secure-aggregation",
                 "set secure-aggregation.on to true in the run config",
             )
-        self._check_noise(privacy, "update", "updates", "sends them as they are")
+        share = 1.0 if self.shared_noise else resolved.noise_share
+        own = replace(privacy, update_noise=privacy.update_noise * share)
+        self._check_noise(own, "update", "updates", "sends them as they are")
         self._check_noise(privacy, "graph", "training", "trains without noise")
         if self.edge_epsilon_max and not resolved.method.task.takes_edge_noise:
             raise _forbidden(
@@ -389,6 +392,12 @@ def _check_sense(policy: Policy) -> None:
                 f"{of}-clip-max is set without {of}-noise-min and {of}-epsilon-max: a"
                 " run may then take next to no noise; set one of the two, or both"
             )
+    if policy.shared_noise and policy.secure_aggregation != "required":
+        raise ConfigError(
+            f"{policy.key('shared_noise')} = true without secure-aggregation ="
+            ' "required": a server could add members of its own, who add no noise; set'
+            " both, or neither"
+        )
     if not policy.needs_clip:
         return
     for name in ("sealed_only", "pooled_evaluation", "raw_features", "statistics"):

@@ -9,7 +9,6 @@ of the data: if one of them changes, the next message ends it and starts another
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,7 +20,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from io import TextIOWrapper
 from itertools import chain, islice
 from logging import INFO
 from multiprocessing import AuthenticationError
@@ -34,7 +32,7 @@ from flwr.common.logger import log
 
 from ..core.audit_log import CODE
 from ..core.errors import RunFailedError
-from ..core.files import make_folder, project_root, remove, replacing, unwritable
+from ..core.files import locked, make_folder, project_root, remove, replacing
 from ..core.process import log_failure
 
 RESIDENT = "resident"  # key of node-config; false: no worker
@@ -197,7 +195,7 @@ def _worker(context: Context) -> Connection:
     key = key_of(context, parent)
     make_folder(place.parent, is_private=True)
     for _ in range(_TRIES):
-        with _lock(place.parent / _LOCK):
+        with locked(place.parent / _LOCK):
             record = read_record(place)
             if record is None or record.key != key or not lives(record.process):
                 if record is not None:
@@ -206,16 +204,6 @@ def _worker(context: Context) -> Connection:
         if (connection := _connect(record)) is not None:
             return connection
     raise RunFailedError("this site's resident worker cannot be reached; see its log")
-
-
-def _lock(path: Path) -> TextIOWrapper:
-    """Lock a file until it is closed."""
-    try:
-        lock = path.open("w")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    return lock
 
 
 def _connect(record: Record) -> Connection | None:

@@ -162,7 +162,9 @@ def serve(
                     resolved, partition, store, node=visit.node, policy=visit.policy
                 )
             else:
-                client = _ready(visit, kind, resolved, store, parcel)
+                name = visit.sum_name if kind == MessageType.TRAIN else None
+                sum_name = name(client_id, parcel, header) if name else ""
+                client = _ready(visit, kind, resolved, store, parcel, sum_name)
                 if kind == MessageType.TRAIN:
                     reply = client.participate(parcel, header)
                 elif kind == MessageType.EVALUATE:
@@ -332,7 +334,12 @@ def bound_to(
 
 
 def _ready(
-    visit: Visit, kind: str, resolved: Resolved, store: ClientStore, parcel: Parcel
+    visit: Visit,
+    kind: str,
+    resolved: Resolved,
+    store: ClientStore,
+    parcel: Parcel,
+    sum_name: str,
 ) -> GraphClient[Any]:
     """Make a client, once what it remembers is what the server knows of it."""
     policy, client_id = visit.policy, store.client_id
@@ -346,6 +353,7 @@ def _ready(
     site = resolved.site(
         store,
         is_secret=is_site(visit.node),
+        sum_name=sum_name,
         limits=Budgets(
             site=policy.edge_epsilon_max or math.inf,
             site_update=policy.update_epsilon_max or math.inf,

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from clients.graphs.masked import graph_of, masking_layers, with_inputs
 from clients.models.encoders import EdgeEncoder
+from clients.training import as_in_a_run
 from datasets import target_scales
 from datasets.splits import TEST, with_roles
 
 from ..core.data import GraphSet, IntArray
 from ..core.errors import ConfigError, DataError
-from .model import TrainedModel, as_in_a_run
+from .model import TrainedModel
 from .model_folder import EMBEDDING
 
 TOLERANCE = 0.01  # of the difference, or of a number that a model learns, if more

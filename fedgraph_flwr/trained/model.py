@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from clients.tasks.scores import (
     rank_classes,
     roc_auc,
 )
+from clients.training import as_in_a_run
 from datasets.splits import TEST, with_roles
 
 from ..core.config import PAPER, RunSettings, build
@@ -574,16 +574,3 @@ def check_plugin(key: str, name: str) -> None:
             " project, which a model folder may not import; if you trust it, put"
             " it into folder plugins, or import it yourself before load_model"
         )
-
-
-@contextmanager
-def as_in_a_run(threads: int) -> Iterator[None]:
-    """Let torch round as it does at clients."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
-        torch.set_num_threads(before)

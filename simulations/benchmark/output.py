@@ -37,12 +37,12 @@ def page(title: str, reports: Sequence[Report], *source: str) -> str:
 def differences_csv(duels: Sequence[Duel]) -> str:
     """Write one line for each candidate, opponent and data set."""
     columns = ["candidate", "opponent", "data", "pairs", "points", "low", "high"]
-    columns += ["interval", "word", "won", "tied", "lost"]
+    columns += ["held_out", "word", "won", "tied", "lost"]
     rows = []
     for d in duels:
         about = [d.candidate, d.opponent, d.data, d.difference.num_pairs]
-        numbers = [d.difference.mean, *d.difference.interval(d.interval)]
-        rows.append([*about, *numbers, d.interval, d.word, *d.wins])
+        numbers = [d.difference.mean, *d.difference.interval(d.held_out)]
+        rows.append([*about, *numbers, d.held_out, d.word, *d.wins])
     found = pd.DataFrame(rows, columns=columns)
     return str(found.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
 

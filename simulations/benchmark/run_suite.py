@@ -23,7 +23,14 @@ from fedgraph_flwr.resolve import defaults, fits
 
 from ..markup import Report, consoles
 from ..tables import frame
-from ..tables.captions import NONE, known_text, make_report, points_text, subtract
+from ..tables.captions import (
+    NONE,
+    chance_text,
+    known_text,
+    make_report,
+    points_text,
+    subtract,
+)
 from ..tables.frame import (
     FIELDS,
     HELD_OUT,
@@ -36,7 +43,8 @@ from ..tables.frame import (
     records,
     table,
 )
-from ..tables.stats import TIE, Ranks, ranks
+from ..tables.runs import held_out_of
+from ..tables.stats import FLOOR_RUNS, TIE, Ranks, noise_floor, ranks, split_means
 from ..tables.studies import OWN_START, Study, StudyTable
 from .output import page, write_all
 from .recommend import ALONE, recommend
@@ -56,21 +64,21 @@ from .suite import (
     trials,
 )
 from .verdict import (
+    BETTER,
     CEILING,
-    EQUAL,
-    INERT,
     MAJORITY,
+    OPEN,
     START,
+    WORSE,
     Duel,
     inert_words,
-    noise_floor,
     sentence,
 )
 
 _SUITES = ", ".join(sorted(path.stem for path in FOLDER.glob("*.toml")))
 Found = dict[str, dict[str, Table]]  # data set -> method -> results
 Chosen = list[tuple[Trial, Pair]]
-FEDAVG, NO_EDGES, FLOOR_RUNS = "fedavg", "no-edges", 20
+FEDAVG, NO_EDGES = "fedavg", "no-edges"
 STANDARD = {
     name: SuiteMethod(name=name, role="control", settings=settings)
     for name, settings in {
@@ -254,8 +262,7 @@ def noise_floors(
         keys = [(t.row, *seeds) for t, seeds in moved if t.data == data]
         if results := [known[k] for k in keys if k in known]:
             values = pair(table(results), rows[FEDAVG], suite.rule).values
-            if len(values) >= FLOOR_RUNS:
-                floors[data] = noise_floor(values)
+            floors[data] = noise_floor(values)
     return floors
 
 
@@ -300,6 +307,8 @@ def make_reports(
     floors: Mapping[str, float],
 ) -> tuple[list[Report], list[Duel]]:
     """Word the verdict, the ranks and a table for each data set."""
+    held_out = {t.data: held_out_of(t.resolved) for t, _ in chosen}
+    held_out |= {d.name: 0.0 for d in suite.data if d.drawn or d.name not in held_out}
     candidates = [m.name for m in methods if m.role == "candidate"]
     opponents = {m.name: m.name for m in methods}
     opponents |= {MAJORITY: MAJORITY, START: OWN_START}
@@ -309,7 +318,7 @@ def make_reports(
             opponent=m,
             data=d.name,
             difference=diff,
-            interval=d.interval,
+            held_out=held_out[d.name],
             floor=floors.get(d.name, math.nan),
             inert=inert_words(*(found[d.name][n] for n in (c, row) if n != OWN_START)),
         )
@@ -332,7 +341,7 @@ def make_reports(
     ]
     complete = {
         d: {
-            m: statistics.fmean(v)
+            m: statistics.fmean(split_means(v, found[d][m].loc[v.index, "split_hash"]))
             for m, v in of.items()
             if m not in (MAJORITY, CEILING)
             and (m, d) not in lacking
@@ -347,14 +356,16 @@ def make_reports(
     for d in suite.data:
         order = [n for n in trained if n in complete[d.name]]
         if order and ALONE in complete[d.name]:
-            how = {"rule": suite.rule, "interval": d.interval}
-            floor = floors.get(d.name, math.nan)
-            advice.append(recommend(d.name, order, found[d.name], **how, floor=floor))
+            how = {"held_out": held_out[d.name], "floor": floors.get(d.name, math.nan)}
+            of = found[d.name]
+            advice.append(recommend(d.name, order, of, rule=suite.rule, **how))
     ranking = ranks(complete)
     reports = [_verdict_report(suite, duels, methods, lacking, ranking, advice)]
     if duels:
         reports.append(_duel_report(duels))
-    reports += [_data_report(suite, d.name, chosen, found[d.name]) for d in suite.data]
+    reports += [
+        _data_report(suite, d.name, chosen, found[d.name], held_out) for d in suite.data
+    ]
     return reports, duels
 
 
@@ -368,7 +379,8 @@ def _verdict_report(
 ) -> Report:
     roles = ", ".join(f"{m.name} ({m.role})" for m in methods)
     roles += f", {MAJORITY} (control, trains nothing)"
-    num_open = sum(d.word not in (EQUAL, INERT) for d in duels)
+    judged = Counter(d.word for d in duels)
+    hits = judged[BETTER] + judged[WORSE]
     parts: list[pd.DataFrame | str] = [
         sentence(m.name, duels, _num_missing(m, methods, suite, lacking))
         for m in methods
@@ -381,10 +393,7 @@ def _verdict_report(
         " best by validation."
     )
     parts += advice
-    parts.append(
-        f"Intervals are of 95 % each, not corrected for their number: of {num_open}"
-        f" comparisons about {0.05 * num_open:.1f} may exclude 0 by chance."
-    )
+    parts.append(chance_text(hits + judged[OPEN], hits))
     if lacking:
         words = ", ".join(f"{m} on {d}" for m, d in lacking)
         parts.append(f"INCOMPLETE, no verdict on: {words}.")
@@ -439,9 +448,9 @@ def _duel_report(duels: Sequence[Duel]) -> Report:
                 d.candidate,
                 d.opponent,
                 d.difference.num_pairs,
-                points_text(d.difference, d.interval),
+                points_text(d.difference, d.held_out),
                 d.word,
-                *map(known_text, (d.floor, d.difference.detectable(d.interval))),
+                *map(known_text, (d.floor, d.difference.detectable(d.held_out))),
                 "/".join(map(str, d.wins)),
                 f"{gain}/{len(gains)}" if gains else NONE,
                 f"{min(gains):+.2f}" if gains else NONE,
@@ -450,7 +459,6 @@ def _duel_report(duels: Sequence[Duel]) -> Report:
     words = (
         "Points of the score. Floor: 95 % of differences between runs of FedAvg that"
         " differ by 1e-7 at the start are smaller, and no smaller difference is judged."
-        " Seen with 80 %: a true difference of this size would be shown so often."
         " Worst client: its mean difference, in points."
         f" {START}: the candidate's own model before training."
     )
@@ -459,9 +467,12 @@ def _duel_report(duels: Sequence[Duel]) -> Report:
 
 
 def _data_report(
-    suite: Suite, data: str, chosen: Chosen, rows: dict[str, Table]
+    suite: Suite,
+    data: str,
+    chosen: Chosen,
+    rows: dict[str, Table],
+    held_out: Mapping[str, float],
 ) -> Report:
-    kind = next(d.interval for d in suite.data if d.name == data)
     columns = {"pairs": "pairs", "rounds": "rounds", suite.rule: suite.rule}
     columns |= {
         m: m if m in (HELD_OUT, ON_ALL) else f"{suite.rule}:{m}" for m in suite.also
@@ -471,7 +482,7 @@ def _data_report(
         paper="",
         rule=suite.rule,
         tables=(),
-        interval=kind,
+        held_out=held_out[data],
         columns={**columns, START: "start", "MB": "MB", "seconds": "wall_s"},
     )
     found = {name: of for name, of in rows.items() if len(of)}

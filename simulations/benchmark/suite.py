@@ -2,12 +2,13 @@
 
 Keys of a file: ``title``; ``rule``, by which scores are read; ``also``, metrics shown
 beside the headline's, e.g. macro-f1, or "held-out clients" (none if left out);
-``interval``, a key of ``INTERVALS``; ``pairs`` of run seed and split seed;
+``pairs`` of run seed and split seed;
 ``[settings]`` of all runs; ``[grid]``, key -> values tried for every method; ``tries``,
 how many points of its grid each method tries (all if left out); ``[[data]]`` with
-``name``, ``set`` and, if it differs, ``interval``; ``[method.<name>]`` with ``role``
-(rival or control), ``set`` and, if there are any, ``grid`` of its own keys and ``only``
-(names of data). Without methods it has those of ``short_list.toml``.
+``name``, ``set`` and ``drawn`` (whether each split seed draws other data, so that
+splits share none; default: no); ``[method.<name>]`` with ``role`` (rival or control),
+``set`` and, if there are any, ``grid`` of its own keys and ``only`` (names of data).
+Without methods it has those of ``short_list.toml``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ from ..run import How, execute
 from ..tables import frame
 from ..tables.frame import FIELDS, HELD_OUT, METRICS, ON_ALL, Row, from_run, records
 from ..tables.runs import EXECUTION_KEYS, Run, find_runs
-from ..tables.stats import INTERVALS
 
 FOLDER = Path(__file__).parents[1] / "suites"
 SHORT_LIST = Path(__file__).with_name("short_list.toml")
@@ -56,7 +56,7 @@ class SuiteData:
 
     name: str
     settings: Mapping[str, Value]
-    interval: str
+    drawn: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +120,14 @@ class Trial:
         return {**self.config, "seed": seed, "split-seed": split_seed}
 
     @property
+    def resolved(self) -> Mapping[str, Value]:
+        """All settings of the runs."""
+        return resolve({**defaults(), **self.config}).to_config()
+
+    @property
     def row(self) -> str:
         """Name in the file of kept results: it changes with every setting."""
-        resolved = resolve({**defaults(), **self.config}).to_config()
-        return settings_row(resolved)
+        return settings_row(self.resolved)
 
 
 def settings_row(resolved: Mapping[str, Value]) -> str:
@@ -158,7 +162,6 @@ def load_suite(name: str) -> Suite:
     names = {d.name for d in suite.data}
     _check(path, "rule", [suite.rule], RULES)
     _check(path, "also", list(suite.also), (*METRICS, HELD_OUT, ON_ALL))
-    _check(path, "interval", [d.interval for d in suite.data], INTERVALS)
     _check(path, "role", [m.role for m in suite.methods], ROLES)
     _check(path, "only", [n for m in suite.methods for n in m.only], names)
     if len(names) < len(suite.data) or len(set(suite.pairs)) < len(suite.pairs):
@@ -207,11 +210,7 @@ def _check_scores(resolved: Resolved) -> None:
 
 
 def _suite(name: str, given: dict[str, Any]) -> Suite:
-    usual = given.pop("interval")
-    data = [
-        SuiteData(settings=flatten(d.pop("set")), **{"interval": usual, **d})
-        for d in given.pop("data")
-    ]
+    data = [SuiteData(settings=flatten(d.pop("set")), **d) for d in given.pop("data")]
     listed = given.pop("method", None) or read_toml(SHORT_LIST)["method"]
     methods = [
         SuiteMethod(

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from ..tables.frame import PAIR, Table
-from ..tables.stats import CONFIDENCE, ENOUGH_PAIRS, TIE, Difference
+from ..tables.stats import BELOW, ENOUGH_SPLITS, NOT_SHOWN, SHOWN, TIE, Difference
 
 START, MAJORITY, CEILING = "untrained", "majority", "centralized"
 BETTER, WORSE, OPEN, EQUAL = "better", "worse", "not separated", "no difference"
@@ -21,6 +20,7 @@ INERT = "no verdict"
 class Duel:
     """A candidate against an opponent on one data set.
 
+    ``held_out`` is what intervals are corrected for.
     ``inert`` says which of them did nothing of its own, so that nothing is judged.
     ``floor``, in points: a smaller difference is not judged; NaN if it is not known.
     """
@@ -29,7 +29,7 @@ class Duel:
     opponent: str
     data: str
     difference: Difference
-    interval: str
+    held_out: float
     floor: float
     inert: str = ""
 
@@ -38,7 +38,7 @@ class Duel:
         """``INERT``, or one of the words of :func:`judge`."""
         if self.inert:
             return INERT
-        return judge(self.difference, self.interval, self.floor)
+        return judge(self.difference, self.held_out, self.floor)
 
     @property
     def wins(self) -> tuple[int, int, int]:
@@ -48,23 +48,16 @@ class Duel:
         return won, len(values) - won - lost, lost
 
 
-def judge(difference: Difference, interval: str, floor: float) -> str:
-    """Judge a difference by its interval, as studies do, and by the noise floor.
+def judge(difference: Difference, held_out: float, floor: float) -> str:
+    """Judge a difference by its interval and the noise floor, as studies do.
 
-    Differences of 0 in every pair are ``EQUAL``, whatever the number of pairs.
+    Differences of 0 in every pair are ``EQUAL``, whatever the number of splits.
     """
     values = difference.values
     if values and all(abs(v) <= TIE for v in values):
         return EQUAL
-    if abs(difference.mean) <= floor:
-        return OPEN
-    words = {"shown": BETTER, "contradicted": WORSE}
-    return words.get(difference.verdict(interval), OPEN)
-
-
-def noise_floor(differences: Sequence[float]) -> float:
-    """Say what 95 % of differences of a method from itself stay below, in points."""
-    return float(np.quantile(np.abs(differences), CONFIDENCE))
+    words = {SHOWN: BETTER, BELOW: WORSE, NOT_SHOWN: OPEN}
+    return words.get(difference.verdict(held_out, floor), INERT)
 
 
 def sentence(candidate: str, duels: Sequence[Duel], missing: int = 0) -> str:
@@ -87,14 +80,14 @@ def sentence(candidate: str, duels: Sequence[Duel], missing: int = 0) -> str:
 
 
 def inert_words(*sides: Table) -> str:
-    """Say which side did nothing of its own in so many pairs that too few are left.
+    """Say which side did nothing of its own in so many pairs that few splits are left.
 
-    "" if enough pairs are left, or nobody did nothing.
+    "" if enough splits are left, or nobody did nothing.
     """
     both = pd.concat(sides)
     common = both[both.groupby(PAIR)["row"].transform("size") == len(sides)]
     idle = common[common["inert"] != ""]
-    num_left = (len(common) // len(sides)) - len(idle.drop_duplicates(PAIR))
-    if num_left >= ENOUGH_PAIRS:
+    worked = common.groupby(PAIR)["inert"].transform("max") == ""
+    if common[worked]["split_hash"].nunique() >= ENOUGH_SPLITS:
         return ""
     return " and ".join((idle["row"] + " " + idle["inert"]).unique())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -14,25 +14,26 @@ from fedgraph_flwr.results.selection import PROTOCOLS
 
 from ..markup import Report
 from .frame import ERRORS, PAIR, PER_CLIENT, RULES, START, Table, from_start, pair
-from .stats import NOT_SHOWN, Difference
+from .stats import (
+    BELOW,
+    ENOUGH_SPLITS,
+    NOT_SHOWN,
+    SHOWN,
+    Difference,
+    noise_floor,
+    split_means,
+)
 from .studies import OWN_START, Study, StudyTable
 
 NONE = "-"
 LEAST = "least "
-_INTERVALS = {
-    "t": "Student's t",
-    "corrected-t": "Student's t, corrected for what splits of one data set share",
-    "corrected-t-nodes": "Student's t, corrected for what splits of one graph share",
-    "corrected-t-natural": "Student's t, corrected for what splits share (20/60)",
-}
 _SPREADS = {
-    "runs": "mean ± std (ddof 1) over pairs of run seed and split seed",
+    "runs": "mean over splits of the mean of their runs ± std (ddof 1) over runs",
     "clients": (
-        "mean over clients of each client's mean over runs ± mean over clients of each"
-        " client's std (ddof 1) over runs"
+        "mean over clients of each client's mean over splits ± mean over clients of"
+        " each client's std (ddof 1) over runs"
     ),
 }
-_SHARED = " over the means of splits, as pairs on one split share it"
 Rows = Mapping[str, Table]
 Cells = dict[str, str]  # by heading
 
@@ -60,10 +61,13 @@ def make_report(study: Study, table: StudyTable, found: Rows) -> Report:
     parts: list[pd.DataFrame | str] = [shown]
     if missing := [row for row in table.rows if row not in found]:
         parts.append(f"Not run: {', '.join(missing)}.")
-    differences = [_difference_cells(study, a, b, found) for a, b in table.differences]
+    floor = floor_of(study, rows, found)
+    differences = [
+        _difference_cells(study, a, b, found, floor) for a, b in table.differences
+    ]
     if kept := [cells for cells in differences if cells]:
         parts.append(_used(kept))
-    parts.append(_protocol(study, pd.concat([found[row] for row in rows])))
+    parts.append(_protocol(study, pd.concat([found[row] for row in rows]), floor))
     notes = [*_notes(study, {row: found[row] for row in rows}), *table.notes]
     return Report(title=table.title, parts=[*parts, *(f"Note: {n}" for n in notes)])
 
@@ -89,7 +93,7 @@ def _grid(study: Study, table: StudyTable, found: Rows) -> pd.DataFrame:
             continue
         low = min(cells, key=lambda w: statistics.fmean(cells[w]))
         lowest = f"{statistics.fmean(cells[low]):.4f} ({low})"
-        words = {w: _score(of) for w, of in cells.items()}
+        words = {w: _score(of, range(len(of))) for w, of in cells.items()}
         lines.append({"row": name, **words, "lowest": lowest})
     return pd.DataFrame(lines).fillna(NONE)
 
@@ -155,19 +159,20 @@ def _cell(study: Study, measure: str, results: Table) -> str:
         return " or ".join(f"{e:g}" if e else NONE for e in epsilons)
     if measure == "wall_s":
         return f"{results['wall_s'].median():.0f}"
+    splits = results["split_hash"]
     if study.spread == "clients" and measure in RULES:
-        return _client_score(_clients(results, measure))
+        return _client_score(_clients(results, measure), splits)
     known = results.get(measure.removeprefix(LEAST))
     if known is None or known.isna().any():
         return NONE
     if measure == "clusters":
         return _span(known.astype(int))
-    return f"{min(known):.4f}" if measure.startswith(LEAST) else _score(known)
+    return f"{min(known):.4f}" if measure.startswith(LEAST) else _score(known, splits)
 
 
-def _score(values: Sequence[float]) -> str:
+def _score(values: Sequence[float], splits: Iterable[Hashable]) -> str:
     spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.4f}{spread}"
+    return f"{statistics.fmean(split_means(values, splits)):.4f}{spread}"
 
 
 def _clients(results: Table, measure: str) -> Table:
@@ -176,18 +181,19 @@ def _clients(results: Table, measure: str) -> Table:
     return pd.DataFrame([of if isinstance(of, dict) else {} for of in known])
 
 
-def _client_score(runs: Table) -> str:
+def _client_score(runs: Table, splits: Iterable[Hashable]) -> str:
     """Mean of clients' means and of their stds, over clients that every run has."""
     of_clients = [[*of] for _, of in runs.dropna(axis=1).items()]
     if not of_clients:
         return NONE
-    mean = statistics.fmean(map(statistics.fmean, of_clients))
+    means = (statistics.fmean(split_means(of, splits)) for of in of_clients)
+    mean = statistics.fmean(means)
     if len(runs) < 2:
         return f"{mean:.4f}"
     return f"{mean:.4f} ± {statistics.fmean(map(statistics.stdev, of_clients)):.4f}"
 
 
-def _difference_cells(study: Study, a: str, b: str, found: Rows) -> Cells:
+def _difference_cells(study: Study, a: str, b: str, found: Rows, floor: float) -> Cells:
     """Cells of one difference; empty if nothing can be subtracted."""
     difference = subtract(a, b, study.rule, found)
     if difference is None:
@@ -198,18 +204,18 @@ def _difference_cells(study: Study, a: str, b: str, found: Rows) -> Cells:
     gains = difference.gains if is_over_local else ()
     also = {
         f"{heading} points [95 %]": _points_or_none(
-            subtract(a, b, m, found), study.interval
+            subtract(a, b, m, found), study.held_out
         )
         for heading, m in study.also.items()
     }
     return {
         "difference": f"{a} - {b}",
         "pairs": str(difference.num_pairs),
-        "points [95 %]": _points_or_none(difference, study.interval),
-        "seen with 80 %": known_text(difference.detectable(study.interval)),
-        "by split": " ".join(f"{m:+.1f}" for m in difference.by_split()) or NONE,
+        "points [95 %]": _points_or_none(difference, study.held_out),
+        "seen with 80 %": known_text(difference.detectable(study.held_out)),
+        "by split": " ".join(f"{m:+.1f}" for m in difference.by_split()),
         **also,
-        "verdict": common_verdict(study, a, b, found) if study.verdicts else NONE,
+        "verdict": common_verdict(study, a, b, found, floor),
         "smallest gain": f"{min(gains) / 100:+.4f}" if gains else NONE,
         "paper's smallest": NONE if least is None else f"{least:+.4f}",
         "not worse": _not_worse(difference) if gains else NONE,
@@ -224,20 +230,66 @@ def _not_worse(difference: Difference) -> str:
     return f"{difference.num_not_worse}/{len(difference.gains)}{tied}"
 
 
-def common_verdict(study: Study, a: str, b: str, found: Rows) -> str:
+def common_verdict(
+    study: Study, a: str, b: str, found: Rows, floor: float = math.nan
+) -> str:
     """Say what the study's rule and all of ``also`` say; not shown if they differ."""
     words = {
-        (difference or Difference((), ())).verdict(study.interval)
+        (difference or Difference((), ())).verdict(
+            study.held_out, floor if measure == study.rule else math.nan
+        )
         for measure in (study.rule, *study.also.values())
         for difference in [subtract(a, b, measure, found)]
     }
     return words.pop() if len(words) == 1 else NOT_SHOWN
 
 
-def _points_or_none(difference: Difference | None, kind: str) -> str:
+def floor_of(study: Study, rows: Iterable[str], found: Rows) -> float:
+    """Noise floor of a table: its rows against themselves with ``start-noise``."""
+    apart = [
+        value
+        for row in rows
+        for name, draws in found.items()
+        if is_draw(name) and name.startswith(f"{row} (")
+        for value in pair(draws, found[row], study.rule).values
+    ]
+    return noise_floor(apart)
+
+
+def is_draw(row: str) -> bool:
+    """Whether a row differs from another in ``start-noise`` alone."""
+    return " (start-noise=" in row
+
+
+def chance_text(num: int, hits: int) -> str:
+    """Say how many of so many verdicts find a difference, and how many by chance."""
+    if not num:
+        return f"No difference has {ENOUGH_SPLITS} splits, so none has a verdict."
     return (
-        points_text(difference, kind) if difference and difference.num_pairs else NONE
+        f"{hits} of {num} verdicts find a difference; about {0.05 * num:.1f} may do so"
+        " by chance, as intervals are of 95 % each and not corrected for their number."
+        " A gain above the upper end of an interval is excluded. Seen with 80 %: a true"
+        " difference of this size would be shown so often."
     )
+
+
+def chance_of(reports: Iterable[Report]) -> str:
+    """:func:`chance_text` on all verdicts of a study's tables."""
+    words = [
+        word
+        for report in reports
+        for part in report.parts
+        if not isinstance(part, str) and "verdict" in part
+        for word in part["verdict"]
+    ]
+    hits = sum(word in (SHOWN, BELOW) for word in words)
+    return chance_text(hits + words.count(NOT_SHOWN), hits)
+
+
+def _points_or_none(difference: Difference | None, held_out: float) -> str:
+    if difference is None or not difference.num_pairs:
+        return NONE
+    return points_text(difference, held_out)
 
 
 def known_text(value: float) -> str:
@@ -245,9 +297,9 @@ def known_text(value: float) -> str:
     return NONE if math.isnan(value) else f"{value:.2f}"
 
 
-def points_text(difference: Difference, kind: str) -> str:
+def points_text(difference: Difference, held_out: float) -> str:
     """Write a mean difference and its interval: ``+1.20 [-0.35, +2.75]``."""
-    low, high = difference.interval(kind)
+    low, high = difference.interval(held_out)
     interval = NONE if math.isnan(low) else f"[{low:+.2f}, {high:+.2f}]"
     return f"{difference.mean:+.2f} {interval}"
 
@@ -272,21 +324,32 @@ def _used(lines: Sequence[Cells]) -> pd.DataFrame:
     return found.loc[:, (found != NONE).any()]
 
 
-def _protocol(study: Study, results: Table) -> str:
+def _protocol(study: Study, results: Table, floor: float) -> str:
     splits = results.groupby(["split_seed", "split_hash"])["seed"]
-    seeds = {split: set(of_split) for split, of_split in splits}
     words = "; ".join(
-        f"{', '.join(map(str, sorted(of_split)))} on split {found} (split seed {split})"
-        for (split, found), of_split in seeds.items()
+        f"{', '.join(map(str, sorted(set(seeds))))} on split {found} (split seed {at})"
+        for (at, found), seeds in splits
     )
-    is_shared = len(seeds) > 1 and max(map(len, seeds.values())) > 1
-    over = _SHARED if is_shared else ""
+    noise = f"is {floor:.2f} points: no smaller difference is shown"
+    if math.isnan(floor):
+        noise = "was not measured"
     commits = ", ".join(sorted(set(results["commit"]) - {""}))
     return (
         f"Protocol: rule {study.rule}; {_SPREADS[study.spread]}. Seeds {words}."
-        f" Intervals over pairs: {_INTERVALS[study.interval]}{over}."
+        f" {interval_words(study.held_out)} The noise floor {noise}."
         + (f" Commits {commits}." if commits else "")
         + (f" Paper: {study.paper}." if study.paper else "")
+    )
+
+
+def interval_words(held_out: float) -> str:
+    """Say what an interval is."""
+    shared = "which share no data"
+    if held_out:
+        shared = f"corrected for what they share ({held_out:g} held out)"
+    return (
+        f"Intervals: Student's t over the means of splits, {shared}; a verdict needs"
+        f" {ENOUGH_SPLITS} splits (`split-seed`)."
     )
 
 

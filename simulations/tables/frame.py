@@ -33,7 +33,7 @@ from fedgraph_flwr.results.reader import ROUNDS, blaming, read_rows
 from fedgraph_flwr.results.selection import PROTOCOLS
 
 from .runs import Found, Run, row_name
-from .stats import Difference
+from .stats import Difference, split_means
 
 Table: TypeAlias = "pd.DataFrame"
 Row: TypeAlias = dict[str, Any]  # one line of a table, by column
@@ -447,8 +447,8 @@ def pair(ours: Table, theirs: Table, measure: str) -> Difference:
     clients = measure + PER_CLIENT
     columns = [*PAIR, "metric", measure, clients]
     a, b = (side.reindex(columns=columns) for side in (ours, theirs))
-    both = a.merge(b, on=PAIR, suffixes=("", "'")).sort_values(PAIR)
-    values, seeds, gains = [], [], []
+    both = a.merge(b, on=PAIR, suffixes=("", "'")).sort_values(["split_seed", "seed"])
+    values, splits, gains = [], [], []
     for r in both.to_dict("records"):
         apart = _apart(r[clients], r[clients + "'"])
         value = r[measure] - r[measure + "'"]
@@ -457,11 +457,14 @@ def pair(ours: Table, theirs: Table, measure: str) -> Difference:
         if value == value:
             sign = -1 if r["metric"] in ERRORS else 1
             values.append(100 * value)
-            seeds.append(int(r["split_seed"]))
+            splits.append(str(r["split_hash"]))
             gains.append({c: sign * v for c, v in (apart or {}).items()})
     of_all = pd.DataFrame(gains).dropna(axis=1)  # clients that every pair has
-    means = {int(c): 100 * statistics.fmean(of_all[c]) for c in sorted(of_all)}
-    return Difference(tuple(values), tuple(seeds), tuple(means.values()), tuple(means))
+    means = {
+        int(c): 100 * statistics.fmean(split_means(of_all[c], splits))
+        for c in sorted(of_all)
+    }
+    return Difference(tuple(values), tuple(splits), tuple(means.values()), tuple(means))
 
 
 def _apart(ours: Any, theirs: Any) -> dict[int, float] | None:
@@ -475,8 +478,9 @@ def from_start(results: Table, measure: str) -> Difference | None:
     """Subtract the score before training; None if no result knows it."""
     metric = measure.partition(":")[2]
     start = f"{START}:{metric}" if metric else START
-    known = results.reindex(columns=[*KEY, measure, start]).dropna().sort_values(KEY)
+    known = results.reindex(columns=[*KEY, measure, start]).dropna()
     if known.empty:
         return None
+    known = known.sort_values(["split_seed", "seed"])
     values = 100 * (known[measure] - known[start])
-    return Difference(tuple(values), tuple(known["split_seed"]))
+    return Difference(tuple(values), tuple(known["split_hash"]))

@@ -119,6 +119,15 @@ def plain_settings(method: str, dataset: str) -> Mapping[str, Value]:
         return {k: v for k, v in config.items() if v != AUTO}
 
 
+def held_out_of(config: Mapping[str, Value]) -> float:
+    """Share of the data that does not train: what intervals are corrected for.
+
+    Of a cross-validation, in which a part tests and the next validates, two parts.
+    """
+    folds = int(config.get("folds", 1))
+    return 2 / folds if folds > 1 else float(config.get("held-out", 0))
+
+
 def with_settings(name: str, settings: Mapping[str, Value]) -> str:
     """Write settings in brackets behind a name."""
     words = ", ".join(f"{k}={as_text(v)}" for k, v in sorted(settings.items()))

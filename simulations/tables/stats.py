@@ -4,57 +4,52 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 CONFIDENCE, POWER = 0.95, 0.8
+# Points. Files of results have six digits: rounding must not make a loss of a tie.
+TIE = 1e-4
+ENOUGH_SPLITS = 5
+SHOWN, BELOW, NOT_SHOWN = "shown", "shown below 0", "not shown"
+FLOOR_RUNS = 20
 
 
-def trials(values: Sequence[float], splits: Sequence[int]) -> Sequence[float]:
-    """Means of splits, or the values of a single split.
+def split_means(values: Iterable[float], splits: Iterable[Hashable]) -> list[float]:
+    """Mean of the values of each split, in the order in which splits come first.
 
     Values of one split share its training and test data: they are no trials of their
     own. Each split counts alike.
     """
-    return split_means(values, splits) if len(set(splits)) > 1 else values
+    found: dict[Hashable, list[float]] = {}
+    for split, value in zip(splits, values, strict=True):
+        found.setdefault(split, []).append(value)
+    return [statistics.fmean(of) for of in found.values()]
 
 
-def split_means(values: Sequence[float], splits: Sequence[int]) -> list[float]:
-    """Mean of the values of each split, in ascending order of ``splits``."""
-    pairs = list(zip(splits, values, strict=True))
-    return [
-        statistics.fmean(v for s, v in pairs if s == of) for of in sorted(set(splits))
-    ]
+def noise_floor(differences: Sequence[float]) -> float:
+    """Say what 95 % of differences of a method from itself stay below, in points.
 
-
-# By kind: whether splits are trials even if there is only one, and test / train data.
-INTERVALS: Mapping[str, tuple[bool, float]] = {
-    "t": (False, 0.0),
-    "corrected-t": (True, 10 / 80),
-    "corrected-t-nodes": (True, 35 / 30),
-    "corrected-t-natural": (True, 20 / 60),
-}
-
-
-# Points. Files of results have six digits: rounding must not make a loss of a tie.
-TIE = 1e-4
-ENOUGH_PAIRS = 5
-NOT_SHOWN = "not shown"
+    NaN if there are fewer than ``FLOOR_RUNS``.
+    """
+    if len(differences) < FLOOR_RUNS:
+        return math.nan
+    return float(np.quantile(np.abs(differences), CONFIDENCE))
 
 
 @dataclass(frozen=True)
 class Difference:
     """Differences in points, one for each pair of runs on the same seeds and split.
 
-    ``split_seeds`` has the split seed of each. ``gains``: each client's mean difference
-    over the pairs, in points of which more is better, for ``clients``; empty if these
-    are not known.
+    ``splits`` names the split of each. ``gains``: each client's mean difference over
+    the splits, in points of which more is better, for ``clients``; empty if these are
+    not known.
     """
 
     values: tuple[float, ...]
-    split_seeds: tuple[int, ...]
+    splits: tuple[str, ...]
     gains: tuple[float, ...] = ()
     clients: tuple[int, ...] = ()
 
@@ -64,9 +59,14 @@ class Difference:
         return len(self.values)
 
     @property
+    def num_splits(self) -> int:
+        """Number of splits, which are the trials."""
+        return len(set(self.splits))
+
+    @property
     def mean(self) -> float:
         """Mean difference, the middle of its interval: each split counts alike."""
-        return statistics.fmean(trials(self.values, self.split_seeds))
+        return statistics.fmean(self.by_split())
 
     @property
     def by_client(self) -> dict[int, float]:
@@ -84,48 +84,53 @@ class Difference:
         return sum(abs(gain) <= TIE for gain in self.gains)
 
     def by_split(self) -> list[float]:
-        """Means for each split, by split seed; empty for a single split.
+        """Mean of each split: what only one shows may be a property of that split."""
+        return split_means(self.values, self.splits)
 
-        Runs on one split share its test nodes. A difference that only one split shows
-        may be a property of that split.
+    def interval(self, held_out: float) -> tuple[float, float]:
+        """95 % interval of the mean by Student's t over splits; NaN for a single one.
+
+        Different splits of one data set share training and test data, so that their
+        means are correlated and the variance of the mean exceeds s^2 / n. It is taken
+        as s^2 (1/n + test/train), after Nadeau and Bengio, *Inference for the
+        Generalization Error*, Machine Learning 52, 2003. ``held_out`` is the share that
+        does not train, half of which tests; 0 if splits share no data.
         """
-        if len(set(self.split_seeds)) < 2:
-            return []
-        return split_means(self.values, self.split_seeds)
-
-    def interval(self, kind: str) -> tuple[float, float]:
-        """95 % interval of the mean by Student's t, of a kind of ``INTERVALS``.
-
-        NaN without two trials. Different splits of one data set share training and test
-        data, so that their means are correlated and the variance of the mean exceeds
-        s^2 / n. Corrected kinds take it as s^2 (1/n + test/train), after Nadeau and
-        Bengio, *Inference for the Generalization Error*, Machine Learning 52, 2003.
-        """
-        mean, error, n = self._estimate(kind)
+        error, n = self._estimate(held_out)
         half = _quantile((1 + CONFIDENCE) / 2, n) * error
-        return mean - half, mean + half
+        return self.mean - half, self.mean + half
 
-    def detectable(self, kind: str) -> float:
+    def detectable(self, held_out: float) -> float:
         """Size of a true difference that would be shown in 80 % of such comparisons.
 
-        NaN without two trials.
+        NaN for a single split.
         """
-        _, error, n = self._estimate(kind)
+        error, n = self._estimate(held_out)
         return error * (_quantile((1 + CONFIDENCE) / 2, n) + _quantile(POWER, n))
 
-    def _estimate(self, kind: str) -> tuple[float, float, int]:
-        """Mean of the trials, its standard error, and how many they are."""
-        by_split, test_to_train = INTERVALS[kind]
-        used = (split_means if by_split else trials)(self.values, self.split_seeds)
-        n = len(used)
+    def _estimate(self, held_out: float) -> tuple[float, int]:
+        """Estimate the standard error of the mean, and count the splits."""
+        n = self.num_splits
         if n < 2:
-            return math.nan, math.nan, 2
-        error = statistics.stdev(used) * math.sqrt(1 / n + test_to_train)
-        return statistics.fmean(used), error, n
+            return math.nan, 2
+        test_to_train = held_out / 2 / (1 - held_out)
+        spread = statistics.stdev(self.by_split())
+        return spread * math.sqrt(1 / n + test_to_train), n
 
-    def verdict(self, kind: str) -> str:
-        """:func:`verdict` on the interval of a kind, a key of ``INTERVALS``."""
-        return verdict(*self.interval(kind), self.num_pairs)
+    def verdict(self, held_out: float, floor: float = math.nan) -> str:
+        """Say whether the interval lies above 0, below 0, or neither.
+
+        Fewer splits than ``ENOUGH_SPLITS`` have no verdict, wherever the interval lies.
+        A mean within ``floor`` shows nothing. Nor do equal differences: their interval
+        has no width, which would claim more than a handful of splits can show. Scores
+        have few values, so that some agree by chance.
+        """
+        if self.num_splits < ENOUGH_SPLITS:
+            return f"{self.num_splits} split{'s' * (self.num_splits != 1)}: no verdict"
+        low, high = self.interval(held_out)
+        if high - low <= TIE or abs(self.mean) <= floor:
+            return NOT_SHOWN
+        return SHOWN if low > TIE else BELOW if high < -TIE else NOT_SHOWN
 
 
 def _quantile(share: float, trials: int) -> float:
@@ -133,20 +138,6 @@ def _quantile(share: float, trials: int) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(trials - 1, share))
-
-
-def verdict(low: float, high: float, num_pairs: int) -> str:
-    """Say whether an interval lies above 0, below 0, or neither.
-
-    Fewer pairs than ``ENOUGH_PAIRS`` show nothing, wherever their interval lies. Nor do
-    equal differences: their interval has no width, which would claim more than a
-    handful of pairs can show. Scores have few values, so that some agree by chance.
-    """
-    if num_pairs < ENOUGH_PAIRS:
-        return f"{NOT_SHOWN} (n={num_pairs} < {ENOUGH_PAIRS})"
-    if high - low > TIE and (low > TIE or high < -TIE):
-        return "shown" if low > TIE else "contradicted"
-    return NOT_SHOWN
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,16 +2,15 @@
 
 Keys of a file:
 
-- ``paper``: citation; ``rule``: measure of all differences; ``interval``: one of
-  ``INTERVALS`` (default ``t``);
+- ``paper``: citation; ``rule``: measure of all differences; ``held_out``: share of the
+  data that does not train, half of which tests (default 0.2);
 - ``spread``: what stands after ±, ``runs`` (std of the runs' means, the default) or
   ``clients`` (mean of each client's std over runs, the metric of the GCFL paper);
-- ``also``: heading -> further measure that differences are shown for;
+- ``also``: heading -> further measure that differences are shown for; a verdict is
+  what the rule and all of these say;
 - ``task``: a task whose runs ``fedgraph compare`` shows with these columns and
   targets; ``any`` for all tasks that no other study names;
 - ``controls``: presets beside whose runs rows without training can be computed;
-- ``verdicts``: whether differences have a verdict, which is what the rule and all
-  measures of ``also`` say (default: no);
 - ``columns``: heading -> measure; ``rules`` stands for all rules;
 - ``[targets]``: row -> the paper's score, ``[score, spread]``, or a table of measure ->
   either, with ``least-gain`` and ``not-worse`` for its gains over self-train;
@@ -81,10 +80,9 @@ class Study:
     paper: str
     rule: str
     tables: tuple[StudyTable, ...]
-    interval: str = "t"
+    held_out: float = 0.2
     spread: str = "runs"
     also: Mapping[str, str] = field(default_factory=dict)
-    verdicts: bool = False
     columns: Mapping[str, str] = field(default_factory=lambda: COLUMNS)
     targets: Mapping[str, Target] = field(default_factory=dict)
     figure: tuple[StudyTable, ...] = ()

@@ -418,6 +418,7 @@ KEYS = [
     ("fedsage+", CROSS, "raw-features", ("rows",)),
     ("fedgta", {}, "statistics", ("fedgta/moments",)),
     ("fedproto", {}, "statistics", ("fedproto/",)),
+    ("fedtad", {}, "statistics", ("fedtad/",)),
     ("scaffold", {}, "statistics", ("control/",)),
     ("spreadgnn", {}, "sealed-only", ("to/",)),
     ("fedavg", {}, "sealed-only", ("shared/",)),

@@ -15,6 +15,7 @@ from flwr.app import ConfigRecord
 from matrix import one_per_strategy
 
 from clients.handed_in import HandedIn, KeptUpdates
+from clients.privacy.gaussian import epsilon_of
 from clients.sealing import KeyRing, fingerprint, read_site_key, site_key_file
 from clients.site_database import site_database
 from fedgraph_flwr import client_app
@@ -24,13 +25,17 @@ from fedgraph_flwr.core.errors import ConfigError, RunFailedError, WireError
 from fedgraph_flwr.core.secure_aggregation import (
     HANDED,
     KEYS,
+    LABEL,
     MASKED,
     MEMBERS,
+    MISSED,
     SecureAggregation,
 )
 from fedgraph_flwr.core.wire import CLASS_WEIGHTS, Parcel, pack, unpack
+from fedgraph_flwr.core.words import at_most
 from fedgraph_flwr.methods.fedavg import SHARED
 from simulations import contract
+from simulations.inline import InlineGrid
 from simulations.tiny_runs import Lab
 from strategies.gcfl import even_cut
 from strategies.sums import RoundSum, choose_members
@@ -48,9 +53,10 @@ SPLITS = {
     "gcfl.max-norm-threshold": 0.0,
 }
 VICTIM = 1
+ZERO = {"learning-rate": 0.0}
 SUM = {"secure-aggregation.scores": "sum"}
 PERSONAL = (
-    *("centralized", "fedaux", "fedgkd", "fedgta", "fedpub", "local"),
+    *("centralized", "fedaux", "fedgkd", "fedgta", "fedpub", "fedtad", "local"),
     *("fedproto", "scaffold", "spreadgnn"),
 )
 
@@ -339,6 +345,12 @@ def test_a_run_again_without_one_client_needs_another_seed(run, tmp_path):
 DROP = {**ON, "min-fit-replies": 0.5, "num-server-rounds": 3}
 
 
+def test_a_client_hands_in_for_no_sum_without_itself(run, monkeypatch):
+    lie(monkeypatch, without(VICTIM))
+    with pytest.raises(RunFailedError, match=r"\(0, 2, 3\): refused"):
+        run("fedavg graph-classification", nodes=4, **DROP)
+
+
 def test_who_fails_in_training_is_not_in_the_sum(run, monkeypatch):
     """The mean is of those who have trained, as without pads."""
     toys.fail_when(monkeypatch, lambda client, number: (client, number) == (1, 2))
@@ -565,6 +577,136 @@ def test_sites_that_require_sums_send_nothing_else(run, monkeypatch, tmp_path):
     assert {line["keys"] for line in lines} == {"fingerprints"}
     for count in (1, 3):
         assert run("fedavg graph-classification", nodes=count, **ON).sha == found.sha
+
+
+SHARED_NOISE = {
+    "privacy.update-clip": 1.0,
+    "privacy.update-noise": 8.0,
+    "privacy.update-noise-shared": 1,
+    "weighting": "uniform",
+}
+
+
+def test_members_of_a_sum_share_its_noise(run, tmp_path):
+    """Of four one is not counted on: three have the whole noise of a sum."""
+    still = {**ON, **SHARED_NOISE, "learning-rate": 0.0, "num-server-rounds": 1}
+    rounds = {**ON, **SHARED_NOISE, "num-server-rounds": 3}
+    start = run("fedavg graph-classification", **{**ON, "num-server-rounds": 1, **ZERO})
+    noisy = run("fedavg graph-classification", **still)
+    (was,), (now,) = start.models.values(), noisy.models.values()
+    drawn = np.concatenate([(now[n] - was[n]).ravel() for n in was])
+    expected = 8 / 3**0.5 * 4**0.5 / 4  # of a mean of four
+    assert drawn.std() == pytest.approx(expected, rel=5 / (2 * len(drawn)) ** 0.5)
+    summary = run("fedavg graph-classification", **rounds).summary
+    spent = summary["privacy"]["per_client"]["0"]
+    delta = spent["update-delta"]
+    own, whole = (epsilon_of({n: 3}, delta) for n in (8 / 3**0.5, 8.0))
+    assert spent["update-epsilon"] == pytest.approx(own)
+    assert spent["update-epsilon-in-sums"] == pytest.approx(whole)
+    assert f"epsilon {at_most(whole)} in sums, against" in summary["privacy"]["says"]
+    policy = {"update_clip_max": 1.0, "update_noise_min": 8.0}
+    for trusts in (True, False):
+        needed = {"secure_aggregation": "required", "shared_noise": trusts}
+        nodes = sites(tmp_path / str(trusts), **needed, **policy)
+        if trusts:
+            run("fedavg graph-classification", node_configs=nodes, **rounds)
+            continue
+        with pytest.raises(RunFailedError, match=r"PolicyError \(update-noise-min\)"):
+            run("fedavg graph-classification", node_configs=nodes, **rounds)
+
+
+def test_members_draw_anew_for_another_sum(run, monkeypatch, tmp_path):
+    """The same again costs nothing; what others missed makes another sum, paid for."""
+    deliver, sums, spent = InlineGrid.deliver, np.zeros((3, 1), np.uint64), []
+
+    def thrice(self, message):
+        nonlocal sums
+        key = next((k for k in message.content if k.endswith("/facts")), "")
+        facts = message.content.get(key, {})
+        if MEMBERS not in facts:
+            return deliver(self, message)
+        replies = []
+        for missed in ({}, {}, {MISSED: "0" * 64}):
+            message.content[key] = ConfigRecord({**facts, **missed})
+            replies.append(deliver(self, message))
+        parcels = [p for r in replies for p in unpack(r.content)[0].values()]
+        sums = sums + np.stack([p.arrays[MASKED] for p in parcels])
+        spent.append([p.metrics["privacy/update-epsilon"] for p in parcels])
+        return replies[0]
+
+    monkeypatch.setattr(InlineGrid, "deliver", thrice)
+    policy = {"update_clip_max": 1.0, "update_noise_min": 8.0, "shared_noise": True}
+    nodes = sites(tmp_path, **policy, secure_aggregation="required")
+    still = {**ON, **SHARED_NOISE, "num-server-rounds": 1, **ZERO}
+    run("fedavg graph-classification", node_configs=nodes, **still)
+    first, again, other = sums.view(np.int64)[:, :-2] / 2.0**30
+    np.testing.assert_array_equal(first, again)
+    whole = 8 / 3**0.5 * 4**0.5  # of four members, of whom three are counted on
+    for drawn, expected in ((first, whole), (other - first, whole * 2**0.5)):
+        assert drawn.std() == pytest.approx(expected, rel=5 / (2 * drawn.size) ** 0.5)
+    one, two = (epsilon_of({8 / 3**0.5: k}, 1e-5) for k in (1, 2))
+    for found in spent:
+        assert found == pytest.approx([one, one, two])
+
+
+def test_scores_alone_have_other_pads_than_an_update(run, monkeypatch):
+    """Else the first numbers of an update would open, whose other pads are as long."""
+    deliver, labels, lengths = InlineGrid.deliver, {}, set()
+
+    def lying(self, message):
+        key = next((k for k in message.content if k.endswith("/facts")), "")
+        asked = message.content.get(key, {})
+        if MEMBERS in asked and toys.round_of(message) == 1 and not key.startswith("0"):
+            message.metadata.__dict__["_message_type"] = "evaluate"
+        reply = deliver(self, message)
+        for client, parcel in unpack(reply.content)[0].items():
+            if MASKED in parcel.arrays and toys.round_of(message) == 1:
+                labels.setdefault(client, bytes(parcel.arrays[LABEL]))
+                lengths.add(len(parcel.arrays[MASKED]))
+        return reply
+
+    monkeypatch.setattr(InlineGrid, "deliver", lying)
+    with pytest.raises(RunFailedError):
+        run("fedavg graph-classification", nodes=4, **ON, **SUM)
+    assert len(lengths) == 2
+    assert len(labels) == 4
+    assert labels[0] not in [labels[c] for c in (1, 2, 3)]
+
+
+def test_numbers_that_round_shared_noise_away_are_refused(
+    run, monkeypatch, tmp_path, caplog
+):
+    def huge(_, message):
+        for name in [n for n in message.content if n.endswith("/arrays")]:
+            client = int(name.split("/")[0])
+            parcels, header = unpack(message.content)
+            parcel = parcels[client]
+            arrays = {n: np.full_like(a, 2.0**28) for n, a in parcel.arrays.items()}
+            parcels[client] = replace(parcel, arrays=arrays)
+            message.content = pack(parcels, header)
+
+    toys.on_delivery(monkeypatch, before=huge)
+    policy = {"update_clip_max": 1.0, "update_noise_min": 8.0, "shared_noise": True}
+    nodes = sites(tmp_path, **policy, secure_aggregation="required")
+    with pytest.raises(RunFailedError, match="0 of 4 clients replied"):
+        run("fedavg graph-classification", node_configs=nodes, **ON, **SHARED_NOISE)
+    assert "of deviation 4.6188 would be rounded to steps of 32" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "words"),
+    [
+        ("fedavg", {"secure-aggregation.on": False}, "needs secure-aggregation.on ="),
+        ("fedavg", {"privacy.update-clip": 0.0}, "needs secure-aggregation.on ="),
+        ("fedavg", {"weighting": "samples"}, 'needs weighting "uniform"'),
+        ("gcfl+", {}, "needs a method without clusters"),
+        ("fedavg", {"privacy.update-noise-shared": 3}, "may be 2 at most, as a sum"),
+        ("fedavg", {"min-fit-replies": 0.5, "privacy.update-noise-shared": 2}, "be 1"),
+    ],
+)
+def test_noise_is_shared_where_it_is_enough(method, given, words):
+    with pytest.raises(ConfigError, match=words):
+        toys.resolved(method, **{**ON, **SHARED_NOISE, **given})
 
 
 def test_what_is_sent_tells_nothing_alone(run, monkeypatch):

@@ -26,7 +26,7 @@ from deployment_files import (
     superlink_command,
     variables,
 )
-from federation import Federation, environment
+from federation import Federation, environment, listens
 from typing_extensions import override
 
 from fedgraph_flwr.core.rules import Value
@@ -124,8 +124,15 @@ class Guarded(Federation):
     def register_keys(self) -> None:
         for number in range(len(self._names)):
             key = str(self.folder / f"site{number}.pub")
-            done = self.flwr("supernode", "register", key, "site")
-            assert done.returncode == 0, done.stdout + done.stderr
+            begin = time.monotonic()
+            while True:
+                done = self.flwr("supernode", "register", key, "site")
+                is_up = "502 Bad Gateway" not in done.stdout + done.stderr
+                if is_up or time.monotonic() > begin + 60:
+                    break
+                time.sleep(1)  # it listens before it answers
+            logs = [p.read_text()[-2000:] for p in sorted(self.folder.glob("*.log"))]
+            assert done.returncode == 0, (done.stdout + done.stderr, *logs)
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +180,11 @@ def proxies(guarded: Guarded) -> Iterator[None]:
             with (folder / f"{name}.log").open("w") as log:
                 command = ["/usr/sbin/nginx", "-c", str(folder / name)]
                 started.append(subprocess.Popen(command, stderr=log))
+        for port in (guarded.control_port, guarded.analyst_port):
+            begin = time.monotonic()
+            while not listens(port):
+                assert time.monotonic() < begin + 60, "no nginx; see its log"
+                time.sleep(0.1)
         yield
     finally:
         for proxy in started:

@@ -48,6 +48,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             "fedsage-plus.cross-client": True,
         },
         {"method": "fclg", "embedding.evaluation": "pooled", "embedding.probe": False},
+        {"method": "fedtad", "dataset": "planted"},  # its server trains
     ],
     ids=lambda given: given["method"],
 )

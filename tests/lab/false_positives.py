@@ -16,13 +16,13 @@ import math
 from collections import Counter
 from pathlib import Path
 
-from simulations.benchmark.verdict import judge, noise_floor
+from simulations.benchmark.verdict import judge
 from simulations.run import How, execute
 from simulations.tables.frame import from_run, pair, table
 from simulations.tables.runs import find_runs
-from simulations.tables.stats import INTERVALS
+from simulations.tables.stats import noise_floor
 
-PAIRS, DRAWS = 5, 6
+PAIRS, DRAWS, SHARED = 5, 6, 0.0  # each split seed plants another graph
 
 
 def main() -> None:
@@ -51,18 +51,16 @@ def main() -> None:
         _key(run): from_run(run, "fedavg", per_client=True)[0]
         for run in _runs(given.results)
     }
-    for kind in INTERVALS:
-        plain, floored = Counter[str](), Counter[str]()
-        for g in range(given.groups):
-            of = range(1 + PAIRS * g, 1 + PAIRS * (g + 1))
-            draws = [table(rows[s, k] for s in of) for k in range(DRAWS)]
-            apart = [pair(d, draws[0], "best_val") for d in draws[1:]]
-            for k, difference in enumerate(apart):
-                others = [v for j, d in enumerate(apart) if j != k for v in d.values]
-                floor = noise_floor(others)
-                plain[judge(difference, kind, math.nan)] += 1
-                floored[judge(difference, kind, floor)] += 1
-        print(f"{kind}: without a floor {dict(plain)}; with it {dict(floored)}")
+    plain, floored = Counter[str](), Counter[str]()
+    for g in range(given.groups):
+        of = range(1 + PAIRS * g, 1 + PAIRS * (g + 1))
+        draws = [table(rows[s, k] for s in of) for k in range(DRAWS)]
+        apart = [pair(d, draws[0], "best_val") for d in draws[1:]]
+        for k, difference in enumerate(apart):
+            others = [v for j, d in enumerate(apart) if j != k for v in d.values]
+            plain[judge(difference, SHARED, math.nan)] += 1
+            floored[judge(difference, SHARED, noise_floor(others))] += 1
+    print(f"without a floor {dict(plain)}; with it {dict(floored)}")
 
 
 def _runs(folder: Path) -> list:

@@ -67,7 +67,8 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Whether somebody answers at a port of this machine."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
@@ -228,7 +229,7 @@ class Federation:
 
     def _await_port(self, superlink: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _START_S
-        while not _listens(self._port):
+        while not listens(self._port):
             if superlink.poll() is not None or time.monotonic() > deadline:
                 raise RunFailedError(f"no SuperLink; see {self.folder}/superlink.log")
             time.sleep(_POLL_S)

@@ -76,6 +76,7 @@ BAD = [
     ("graph-clip-max = 1", "set without graph-noise-min and graph-epsilon-max"),
     ("update-clip-max = 1", "set without update-noise-min and update-epsilon-max"),
     (CLIP + "sealed-only = true", "sealed-only = true contradicts"),
+    (CLIP + "shared-noise = true", "shared-noise = true without secure-aggregation"),
     (CLIP + "raw-features = true", "raw-features = true contradicts"),
     ("scores = false\nscores = true", "is not valid TOML"),
     (b"\xff\xfe", "is not valid TOML"),

@@ -12,7 +12,7 @@ import toys
 from commands import at_site
 from matrix import mostly_slow
 
-from clients.graphs.whole_graph import NodeData
+from clients.graphs.node_data import NodeData
 from datasets.own.graph_tables import build
 from datasets.splits import with_roles
 from datasets.tabular.schema_file import read_schema

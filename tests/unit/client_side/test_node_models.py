@@ -9,8 +9,8 @@ import toys
 from torch_geometric.nn import GCNConv as PygGCN
 from torch_geometric.nn import SAGEConv as PygSAGE
 
+from clients.graphs.node_data import NodeData
 from clients.graphs.ops import SparseRows, dropout_mask, project_rows
-from clients.graphs.whole_graph import NodeData
 from clients.models.node_gnn import GCNConv, NodeGNN, SAGEConv
 from fedgraph_flwr.core.data import GraphPartition
 

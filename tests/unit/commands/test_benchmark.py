@@ -44,11 +44,11 @@ SEEDS = (1, 2, 3, 4, 5)
 TINY = """
 title = "Tiny"
 rule = "best_val"
-interval = "t"
 pairs = [[1, 1], [2, 2]]
 settings = { num-server-rounds = 1, patience = 0, local-epochs = 1 }
 [[data]]
 name = "planted"
+drawn = true
 set = { dataset = "planted" }
 [method.fedavg]
 role = "rival"
@@ -85,13 +85,13 @@ def participants(suite: Any, names: str) -> Any:
 
 
 def difference(*values: float) -> Difference:
-    return Difference(values, SEEDS[: len(values)])
+    return Difference(values, tuple(map(str, SEEDS[: len(values)])))
 
 
 def test_a_sentence_counts_what_is_shown_against_trained_methods():
     good, none = difference(1, 2, 1, 2, 1.5), difference(0, 0, 0, 0, 0)
     duels = [
-        Duel(candidate="a", opponent="b", data=d, difference=x, interval="t", floor=0.5)
+        Duel(candidate="a", opponent="b", data=d, difference=x, held_out=0, floor=0.5)
         for d, x in (("D", good), ("E", none))
     ]
     trivial = [replace(duels[0], opponent=name) for name in (START, MAJORITY)]
@@ -123,6 +123,9 @@ def test_what_is_missing_has_no_verdict_and_is_not_claimed(tiny):
 
     head = "fedprox in 2 comparisons with trained methods: "
     assert f"{head}2 better" in words(fedavg=6)
+    assert "4 of 4 verdicts find a difference; about 0.2 may do so by chance" in words(
+        6
+    )
     assert "INCOMPLETE" not in words(fedavg=6)
     for count in (5, 0):
         found = words(fedavg=count)
@@ -148,9 +151,35 @@ def test_a_method_that_did_nothing_of_its_own_is_not_judged(tiny, idle, *, is_ju
     )
     assert duel.word == ("better" if is_judged else "no verdict")
     assert ("1 no verdict" in reports[0].parts[0]) == (not is_judged)
-    assert ("of 1 comparisons" in reports[0].parts[2]) == is_judged
+    assert ("1 of 1 verdicts" in reports[0].parts[2]) == is_judged
     notes = " ".join(part for part in reports[-1].parts if isinstance(part, str))
     assert ("fedavg never split (1 of 6 runs)." in notes) == (idle == 1)
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.5])
+def test_splits_of_one_data_set_widen_intervals_and_fewer_than_five_judge_nothing(
+    tiny, held_out
+):
+    suite = tiny(6)
+    settings = {"dataset": "planted", "held-out": 0.5}
+    data = replace(suite.data[0], drawn=not held_out, settings=settings)
+    suite = replace(suite, data=(data,))
+    methods = participants(suite, "local")
+    of = {"local": [0.9, 0.92, 0.91, 0.9, 0.93, 0.9], "fedavg": [0.5] * 6}
+    rows = {name: results(name, scores) for name, scores in of.items()}
+    chosen = [(t, p) for t in trials(suite, methods) for p in suite.pairs]
+
+    def judged():
+        made = benchmark.make_reports(suite, methods, chosen, {"planted": rows}, {})
+        return made[1][0], made[0][0].parts[2]
+
+    duel, _ = judged()
+    assert (duel.word, duel.held_out) == ("better", held_out)
+    for of_method in rows.values():  # six pairs of seeds, four splits
+        of_method["split_hash"] = ["1", "1", "2", "2", "3", "4"]
+    duel, advice = judged()
+    assert duel.word == "no verdict"
+    assert advice == "planted: no advice, of 4 splits; take 5 or more."
 
 
 def test_each_method_tries_as_many_settings_in_each_pair_and_keeps_its_best(tiny):
@@ -222,7 +251,7 @@ def test_the_simplest_method_that_nothing_beats_is_recommended():
         for name, of in rows.items():  # clients decide, where they are known
             up = 0.0 if name == "local" else 0.2
             of["best_val per client"] = [{0: v + up, 7: v - up} for v in of["best_val"]]
-        how = {"rule": "best_val", "interval": "t", "floor": floor}
+        how = {"rule": "best_val", "held_out": 0.0, "floor": floor}
         return recommend("D", ["fedavg", "best"], rows, **how)
 
     assert words(0.6, 0.6).startswith("D: take fedavg. It is better than training")
@@ -306,11 +335,11 @@ def test_ranks_and_critical_difference_are_those_of_demsar():
 def test_suites_that_cannot_be_read_are_refused(tmp_path):
     for old, new, words in (
         ('"best_val"', '"best_test"', "rule is 'best_test'"),
-        ('"t"', '"u"', "interval is 'u'"),
         ('"rival"', '"friend"', "role is 'friend'"),
         ("[[1, 1], [2, 2]]", "[[1, 1], [1, 1]]", "twice"),
         ("[[1, 1], [2, 2]]", "[]", "must not be empty"),
         ("title", "titel", "not a suite"),
+        ("drawn = true", 'interval = "t"', "not a suite"),
     ):
         (tmp_path / "bad.toml").write_text(TINY.replace(old, new))
         with pytest.raises(ConfigError, match=words):

@@ -29,7 +29,10 @@ GROUPS = {
     "NOISY": "<VIEWS>-<ENCODER>",
     "VIEWS": "(fed-noise|two-views|fgcl)",
     "ENCODER": "(gcn|kgnn|tag|lightgcn)",
+    "TAD": r"((fedtad(-uniform|-counts)?|fedavg|fedprox|scaffold|gcfl-plus|fedpub|"
+    r"fedgta|self-weight|local)-(cora|citeseer|cs))",
     "NODES": r"(cora|citeseer|photo|computers|actor|chameleon|squirrel)",
+    "TRAINING": "(brief|fair)",
     "SPREAD": "(fedgmtl|fedavg|fedavg-kept|local|centralized|spreadgnn)-(sage|gat)",
 }
 # Keys of a table, then its rows: a pattern of whole names, and a value for each key.
@@ -138,6 +141,31 @@ fedgta-cora-\d+      6   0.5
 fedgta-citeseer-\d+  20  0.6
 :: adafgl.federated-rounds
 adafgl-<NODES>-\d+  180
+:: encoder
+.*-(10|20)-gcn2  'gcn2'
+# FedAux (Zhuo et al. 2025), Table 1
+:: partition held-out patience weight-decay persist-optimizer
+.*-<NODES>-\d+-<TRAINING>  'metis'  0.8  0  1e-6  true
+:: learning-rate
+(.*-brief|.*-(cora|citeseer)-\d+-fair|fed(pub|aux)-.*-fair)  0.01
+(?!fedpub|fedaux).*-(photo|computers)-10-fair                0.05
+:: num-server-rounds local-epochs optimizer encoder hidden-dim
+.*-(cora|citeseer)-\d+-brief          100  1  'adam'   'paper'  128
+.*-(photo|computers)-\d+-brief        200  2  'adam'   'paper'  128
+fed(pub|aux)-<NODES>-\d+-fair         200  3  'adamw'  'paper'  128
+(?!fedpub|fedaux).*-<NODES>-\d+-fair  200  3  'adamw'  'gcn2'   128
+:: fedaux.alpha fedaux.sigma
+fedaux-<NODES>-\d+-<TRAINING>  10.0  1.0
+# FedTAD (Zhu et al. 2024), Table 2: its authors' code
+:: num-server-rounds local-epochs learning-rate weight-decay persist-optimizer held-out
+<TAD>-.*-louvain  100  3  0.01  5e-4  true  0.8
+:: partition split component features weighting hidden-dim dropout
+<TAD>-.*-louvain  'louvain-delta'  'classes'  'all'  'raw'  'samples'  64  0.5
+:: fedtad.reliability fedtad.semantic-weight fedtad.distillations
+fedtad-(cora|citeseer|cs)-.*    'landing'  1.0  5
+fedtad-uniform-.*         'uniform'  1.0  5
+:: encoder
+(?!fedpub)<TAD>-.*-louvain  'gcn2'
 # SpreadGNN and FedGMTL (He et al. 2021), Table 2, Figures 4 to 8
 :: dataset dirichlet-alpha local-epochs hidden-dim num-layers dropout weight-decay
 <SPREAD>-sider.*  'SIDER'  0.2  1  64  2  0.3  0.0
@@ -188,6 +216,7 @@ spreadgnn-.*-star           'star'
 BY_NAME = {
     r"<NOISY>-\w+-(?P<n>[0-9.]+)": "privacy.edge-epsilon",
     r".*-<NODES>-(?P<n>\d+)": "num-clients",
+    r"<TAD>-(?P<n>\d+)-louvain": "num-clients",
     r".*-lambda-(?P<n>.+)": "spreadgnn.task-reg",
     r".*-period-(?P<n>\d+)": "spreadgnn.period",
     r".*-8-random-(?P<n>\d)": "spreadgnn.degree",
@@ -240,7 +269,9 @@ def test_the_families_have_all_their_members() -> None:
         "GCFL": "<GCFL>-<GRAPHS>(-.*)?",
         "FCLG": "<FCLG>(-iid)?",
         "FGCL": "<FGCL>-.*",
-        "FedGKD": r".*-<NODES>-\d+",
+        "FedGKD": r".*-<NODES>-\d+(-gcn2)?",
+        "FedAux": r".*-<NODES>-\d+-<TRAINING>",
+        "FedTAD": "<TAD>-.*-louvain",
         "SpreadGNN": "<SPREAD>-.*",
         "own data": ".*-csv",
         "natural": NATURAL,
@@ -251,7 +282,9 @@ def test_the_families_have_all_their_members() -> None:
         "GCFL": 5 * 7 + 8 + 3 + 3,  # FedAvg with all tensors; Letter-low
         "FCLG": 14 * 4 * 2 - 4,  # one client has no IID split
         "FGCL": (3 + 3 * 4 + 4) * 4 * 5,
-        "FedGKD": (14 * 4 + 12 * 3) * 3,  # no GCFL on heterophilous graphs
+        "FedGKD": (14 * 4 + 12 * 3) * 3 + 16,  # no GCFL on heterophilous graphs; gcn2
+        "FedAux": (11 + 7) * 8,  # brief, fair
+        "FedTAD": 11 * (2 * 3 + 1),  # CS with 10 clients alone
         "SpreadGNN": 64 + 100,  # FedGMTL and baselines; SpreadGNN
         "own data": 7 + 12,  # whole graphs; one graph
         "natural": 7 * 11 + 6 + 2,  # all methods; a private last layer; fedgkd

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,14 @@ from simulations.cli import main as fedgraph
 from simulations.markup import markdown
 from simulations.presets import load_preset
 from simulations.tables import frame
-from simulations.tables.captions import make_reports
+from simulations.tables.captions import chance_of, make_reports
 from simulations.tables.frame import from_run, read, records, table
 from simulations.tables.runs import EXECUTION_KEYS, find_runs, row_name
 from simulations.tables.stats import Difference
 from simulations.tables.studies import FOLDER, load_study
 
 DOCS = FOLDER.parents[1] / "docs"
+SEEDS = range(1, 6)
 
 
 def result(row="a", seed=1, score=0.5, *, start=None, trained=None, **kw):
@@ -74,68 +76,82 @@ def test_differences_are_paired_by_both_seeds_and_the_split():
     found = pair(ours, theirs, "best_val")
     assert np.allclose(found.values, [10, 2, 5])
     expected = stats.ttest_1samp(found.values, 0).confidence_interval(0.95)
-    assert np.allclose(found.interval("t"), expected)
-    # Nadeau and Bengio: 1/3 becomes 1/3 + 1/8, or 1/3 + 35/30.
-    for kind, times in (
-        ("corrected-t", 11 / 8),
-        ("corrected-t-nodes", 9 / 2),
-        ("corrected-t-natural", 2),
-    ):
+    assert np.allclose(found.interval(0), expected)
+    # Nadeau and Bengio: 1/3 becomes 1/3 + 10/80, 1/3 + 35/30 or 1/3 + 20/60.
+    for held_out, times in ((0.2, 11 / 8), (0.7, 9 / 2), (0.4, 2), (0.8, 7)):
         wider = found.mean + (np.array(expected) - found.mean) * math.sqrt(times)
-        assert np.allclose(found.interval(kind), wider)
+        assert np.allclose(found.interval(held_out), wider)
     other = [result("b", 1, 0.6, split_seed=9), result("b", 2, 0.5, split_hash="x")]
     assert pair(ours, other, "best_val").num_pairs == 0
     single = pair(ours, theirs[:1], "final")
     assert single.num_pairs == 1
-    assert math.isnan(single.interval("t")[0])
-    assert np.allclose(found.by_split(), found.values)  # each has a split of its own
-    assert single.by_split() == []
+    assert math.isnan(single.interval(0)[0])
 
 
-def test_differences_on_the_same_split_are_told_together():
-    scores = {(1, 7): 0.7, (2, 7): 0.9, (1, 5): 0.5, (2, 5): 0.3}
+def test_a_split_is_one_trial_however_many_seeds_it_has():
+    """Five seeds on split 123, one on each of 124 to 127; by hand."""
+    gains = {(s, 123): g for s, g in enumerate(range(1, 6))}
+    gains |= {(10, 124): 4.0, (10, 125): 5.0, (10, 126): 6.0, (10, 127): 7.0}
 
-    def on_splits(row, scores):
+    def row(name, share):
+        of = [(s, k, share * g / 100) for (s, k), g in gains.items()]
+        clients = [{0: v + 0.01 * share * (k > 123), 1: v} for s, k, v in of]
         return [
-            result(row, s, v, split_seed=k, split_hash=f"hash{k}")
-            for (s, k), v in scores.items()
+            result(
+                name,
+                s,
+                v,
+                split_seed=k,
+                split_hash=f"h{k}",
+                **{"best_val per client": c},
+            )
+            for (s, k, v), c in zip(of, clients, strict=True)
         ]
 
-    found = pair(
-        on_splits("a", scores), on_splits("b", dict.fromkeys(scores, 0)), "best_val"
-    )
-    assert np.allclose(found.by_split(), [40, 80])
-    # Two splits are two trials, however many seeds each has.
-    expected = stats.ttest_1samp([40, 80], 0).confidence_interval(0.95)
-    assert np.allclose(found.interval("t"), expected)
-    assert np.ptp(found.interval("corrected-t")) > np.ptp(expected)
-    # A mean is the middle of its interval, also with unequal numbers of seeds.
-    unequal = Difference((5.0, 5.0, 5.1, 1.0), (7, 7, 7, 5))
-    for kind in ("t", "corrected-t"):
-        assert np.mean(unequal.interval(kind)) == pytest.approx(unequal.mean)
-    one_split = Difference((5.0, 6.0), (7, 7))
-    assert math.isnan(one_split.interval("corrected-t")[0])
-    assert math.isnan(one_split.detectable("corrected-t"))
-    # 80 % power: quantiles of t with one degree of freedom, 0.975 and 0.8
-    error = stats.sem([40, 80])
-    assert found.detectable("t") == pytest.approx(error * (12.7062 + 1.3764), rel=1e-4)
+    found = pair(row("a", 1), row("b", 0), "best_val")
+    means = [3, 4.5, 5.5, 6.5, 7.5]  # half a point of client 0 beside
+    assert (found.num_pairs, found.num_splits) == (9, 5)
+    assert found.by_split() == pytest.approx(means)
+    assert found.mean == pytest.approx(5.4)
+    assert found.gains == pytest.approx((5.8, 5.0))
+    expected = stats.ttest_1samp(means, 0).confidence_interval(0.95)
+    assert np.allclose(found.interval(0), expected)
+    # 80 % power: quantiles of t with four degrees of freedom, 0.975 and 0.8
+    error = stats.sem(means)
+    assert found.detectable(0) == pytest.approx(error * (2.7764 + 0.9410), rel=1e-4)
+    one_split = Difference((5.0, 6.0), ("x", "x"))
+    assert math.isnan(one_split.interval(0.2)[0])
+    assert math.isnan(one_split.detectable(0.2))
+
+
+def test_scores_of_a_table_are_means_of_splits(small):
+    given = [
+        result("a-x", s, v, split_seed=k, split_hash=f"h{k}")
+        for s, k, v in ((1, 1, 0.5), (2, 1, 0.7), (1, 2, 0.8))
+    ]
+    assert "| a-x | 3 | 40 | 2 | 0.7000 ± 0.1528 |" in text_of(small, given)
+    by_client = [r | {"best_val per client": {0: r["best_val"]}} for r in given]
+    study = replace(small, spread="clients")
+    assert "| a-x | 3 | 40 | 2 | 0.7000 ± 0.1528 |" in text_of(study, by_client)
 
 
 @pytest.mark.parametrize(
     ("values", "verdict"),
     [
         ((1.0, 1.1, 0.9, 1.0, 1.0), "shown"),
-        ((-1.0, -1.1, -0.9, -1.0, -1.0), "contradicted"),
+        ((-1.0, -1.1, -0.9, -1.0, -1.0), "shown below 0"),
         ((1.0, -1.0, 0.5, 0.0, 0.0), "not shown"),
-        ((5.0,), "not shown (n=1 < 5)"),
-        ((1.0, 1.1, 0.9, 1.0), "not shown (n=4 < 5)"),
+        ((5.0,), "1 split: no verdict"),
+        ((1.0, 1.1, 0.9, 1.0), "4 splits: no verdict"),
         ((0.0,) * 5, "not shown"),
         ((2.0,) * 5, "not shown"),  # an interval without width
     ],
 )
 def test_verdicts(values, verdict):
-    splits = tuple(range(len(values)))
-    assert Difference(values, splits).verdict("t") == verdict
+    splits = tuple(map(str, range(len(values))))
+    assert Difference(values, splits).verdict(0) == verdict
+    again = Difference(values * 2, splits * 2)  # more seeds are no more splits
+    assert again.verdict(0) == verdict
 
 
 def test_results_survive_their_file_and_new_ones_replace_old(tmp_path):
@@ -175,6 +191,7 @@ def test_results_on_other_data_replace_none_and_are_refused():
         "gcfl",
         "gcfl-other-processor",
         "hostile",
+        "natural",
         "spreadgnn",
     ],
 )
@@ -254,12 +271,42 @@ def test_tables_show_scores_differences_and_what_is_missing(small):
     assert "### y" not in text
     line = "| a-x | 2 | 40 | 2 | 0.6500 ± 0.0707 | 0.5500 ± 0.0707 | 0.7500 ± 0.0000 |"
     assert f"{line} 0.9000 |" in text
-    line = "| a-x - b-x | 2 | +6.00 [-44.82, +56.82] | 56.33 | +10.0 +2.0 | +10.00 |"
-    assert line in text
+    line = "| a-x - b-x | 2 | +6.00 [-50.82, +62.82] | 62.98 | +10.0 +2.0 |"
+    assert f"{line} 2 splits: no verdict | +10.00 |" in text
     assert "Not run: c-x." in text
     seeds = "1 on split hash1 (split seed 1); 2 on split hash2 (split seed 2)"
     assert seeds in " ".join(text.split())
     assert "rule best_val" in text
+
+
+def test_a_floor_is_that_of_a_row_from_starts_that_differ(small):
+    """Four draws of five pairs; a mean within it, and chance, show nothing."""
+    of = {"a-x": (0.7, 0.01), "b-x": (0.6, 0.02), "c-x": (0.5, 0.0)}
+    given = rows({k: {s: v + w * (s % 3) for s in SEEDS} for k, (v, w) in of.items()})
+    draws = {f"b-x (start-noise={k})": k / 50 for k in range(1, 5)}
+    moved = [
+        {**r, "row": k, "best_val": r["best_val"] + v}
+        for k, v in draws.items()
+        for r in given[5:10]
+    ]
+
+    def told(results):
+        reports = make_reports(small, by_row(results))
+        return " ".join(chance_of(reports).split()), text_of(small, results)
+
+    head, text = told(given)
+    assert "1 of 1 verdicts find a difference; about 0.1 may do so by chance" in head
+    assert "| shown |" in text
+    assert "The noise floor was not measured." in " ".join(text.split())
+    head, text = told(given + moved)
+    assert "1 of 1 verdicts" in head
+    assert "The noise floor is 8.00 points" in " ".join(text.split())
+    assert study.rest(small, by_row(given + moved)) == []
+    moved = [{**r, "best_val": r["best_val"] + 0.02} for r in moved]
+    head, text = told(given + moved)
+    assert "0 of 1 verdicts" in head
+    assert "| not shown |" in text
+    assert "not measured" in told(given + moved[:19])[1].replace("\n", " ")
 
 
 def test_a_grid_crosses_rows_over_the_clients_that_all_runs_of_a_pair_have(tmp_path):
@@ -331,8 +378,8 @@ def test_the_program_writes_a_page_and_draws_differences(tmp_path, capsys):
     [
         (('paper = "somebody"', ""), "not a study"),
         (
-            ('paper = "somebody"', 'paper = "x"\ninterfal = "t"'),
-            "not a study.*interfal",
+            ('paper = "somebody"', 'paper = "x"\nheldout = 0.2'),
+            "not a study.*heldout",
         ),
         (('title = "{data}"', 'title = "{data}"\ncolums = {}'), "not a study.*colums"),
     ],

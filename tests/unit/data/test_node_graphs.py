@@ -266,9 +266,10 @@ def test_clients_are_those_of_the_papers_table_4(data_dir, name, clients):
 
 
 def test_planted_features_are_prototypes_with_noise_of_deviation_1():
-    graphs = [synthetic.generate_planted(client, 7) for client in range(10)]
+    settings = toys.run_settings(dataset="planted", split_seed=7)
+    graphs = [synthetic.generate_planted(client, settings) for client in range(10)]
     block = np.repeat(np.arange(4), 25)
-    noise = np.stack([g.x - synthetic.prototypes(7)[block] for g in graphs])
+    noise = np.stack([g.x - synthetic.prototypes(settings)[block] for g in graphs])
     assert abs(noise.mean()) < 0.02  # 32,000 numbers
     assert abs(noise.std() - 1) < 0.02
     edges = np.concatenate([block[g.edge_index] for g in graphs], axis=1)

@@ -12,7 +12,7 @@ import torch
 import toys
 from torch_geometric.utils import coalesce
 
-from clients.graphs.whole_graph import NodeData
+from clients.graphs.node_data import NodeData
 from datasets import load_partition
 from datasets.own.graph_tables import build
 from datasets.own.infer import infer_schema

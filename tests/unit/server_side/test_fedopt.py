@@ -9,6 +9,7 @@ from flwr.serverapp import strategy as flower
 from fedgraph_flwr.core.wire import Parcel, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedopt import FedOptParams
+from strategies import fedopt
 from strategies.fedavg import FedAvg
 from strategies.fedopt import FedOpt, second_moment
 
@@ -45,8 +46,9 @@ def plain():
 )
 def test_steps_are_those_of_flowers_classes(rule, theirs, monkeypatch):
     """Flower has the mean of our replies, which is tested elsewhere."""
-    sizes = {"eta": 0.05, "beta_1": 0.8, "beta_2": 0.9, "tau": 0.01}
-    other, means = theirs(**sizes), [m["w"] for m in plain()]
+    sizes = {"eta": 0.05, "tau": 0.01}
+    betas = {"beta_1": fedopt.BETA_1, "beta_2": fedopt.BETA_2}
+    other, means = theirs(**sizes, **betas), [m["w"] for m in plain()]
     mean = {"w": None}
     monkeypatch.setattr(
         flower.FedAvg,
@@ -63,8 +65,12 @@ def test_steps_are_those_of_flowers_classes(rule, theirs, monkeypatch):
 
 
 @pytest.mark.parametrize("rule", ["adam", "yogi"])
-def test_a_large_tau_is_fedavg_rate_0_rests_and_statistics_are_averaged(rule):
-    far = ours(rule, eta=2e8, tau=1e8, beta_1=0.0, beta_2=1 - 1e-9)  # v stays tau^2
+def test_a_large_tau_is_fedavg_rate_0_rests_and_statistics_are_averaged(
+    rule, monkeypatch
+):
+    monkeypatch.setattr(fedopt, "BETA_1", 0.0)
+    monkeypatch.setattr(fedopt, "BETA_2", 1.0)  # v stays tau^2
+    far = ours(rule, eta=2e8, tau=1e8)
     rounds = zip(plain(), play(far), play(ours(rule, eta=0.0)), strict=True)
     for expected, theta, still in rounds:
         np.testing.assert_allclose(theta["w"], expected["w"], atol=1e-6)
@@ -76,11 +82,11 @@ def test_a_large_tau_is_fedavg_rate_0_rests_and_statistics_are_averaged(rule):
 
 
 def test_by_hand_from_tau_squared():
-    """0.1 + 0.5 (0.5 x 2) / (sqrt(0.75 x 1 + 0.25 x 4) + 1), and yogi's v."""
-    made = ours(eta=0.5, beta_1=0.5, beta_2=0.75, tau=1.0)
+    """0.1 + 0.5 (0.1 x 2) / (sqrt(0.99 x 1 + 0.01 x 4) + 1), and yogi's v."""
+    made = ours(eta=0.5, tau=1.0)
     made.clients = {0: toys.info(0)}
     made.initialise({"w": np.array([0.1])})
     made.step(1, {0: Parcel(arrays={SHARED + "w": np.array([2.1])})})
-    assert made.theta["w"] == pytest.approx(0.1 + 0.5 / (1.75**0.5 + 1))
+    assert made.theta["w"] == pytest.approx(0.1 + 0.1 / (1.03**0.5 + 1))
     v, delta = np.array([1.0, 9.0]), np.array([2.0, 2.0])
     np.testing.assert_allclose(second_moment("yogi", v, delta, 0.75), [2.0, 8.0])

@@ -254,6 +254,7 @@ REFUSED = [
         for m in ("local", "centralized", "fedproto", "self-weight", "spreadgnn")
     ),
     ("scaffold", 3, keys("rfa"), "adds up controls"),
+    ("fedtad", 3, keys("rfa"), "learns from each client's model"),
     *((m, 3, keys("rfa"), OWN) for m in ("fedaux", "fedgkd", "fedgta", "fedpub")),
 ]
 
