@@ -16,7 +16,7 @@ from ..core.errors import ConfigError, DataError
 from ..core.files import write_csv, write_text
 from ..core.words import shortened
 from ..trained import load_model
-from ..trained.explain import Explanation, explain
+from ..trained.attribution import Explanation, explain
 from .findings import AsJson
 
 _HEAD = ("item", "output", "part", "node", "other", "feature", "value")

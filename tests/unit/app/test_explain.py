@@ -13,7 +13,7 @@ from datasets.splits import with_roles
 from fedgraph_flwr.core.errors import ConfigError
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.trained import TrainedModel
-from fedgraph_flwr.trained.explain import TOLERANCE, explain
+from fedgraph_flwr.trained.attribution import TOLERANCE, explain
 from fedgraph_flwr.trained.model_folder import About
 from simulations.inline import run_inline
 from simulations.tiny_runs import federation
