@@ -21,7 +21,7 @@ from ..graphs.whole_graph import ItemEdges, WholeGraph
 from ..job import ModelSpec
 
 Graph: TypeAlias = Batch | WholeGraph | SampledGraph
-MOST_MESSAGES = 1_000_000  # that are held at a time while nothing is trained
+MOST_MESSAGES = 1 << 18  # that are held at a time while nothing is trained
 NUM_HEADS = 4  # of GATv2, whose outputs are averaged
 _PNA = {
     "aggregators": ["mean", "min", "max", "std"],
