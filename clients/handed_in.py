@@ -30,6 +30,7 @@ _KEPT = """CREATE TABLE IF NOT EXISTS vectors (
 _HISTORIES = """CREATE TABLE IF NOT EXISTS histories (
     client INTEGER, round INTEGER, run TEXT, received TEXT NOT NULL,
     history TEXT NOT NULL, PRIMARY KEY (client, round, run))"""
+_HISTORY = "SELECT history FROM histories WHERE client = ? AND round = ? AND run = ?"
 _TABLE = """CREATE TABLE IF NOT EXISTS sums (
     experiment TEXT, client INTEGER, round INTEGER, label BLOB,
     members TEXT NOT NULL, received TEXT NOT NULL, vector TEXT NOT NULL,
@@ -201,18 +202,15 @@ class KeptUpdates:
     ) -> str:
         """Return the history of a client that trains from this; see :meth:`note`."""
         db.execute(_HISTORIES)
-        found = db.execute(
-            "SELECT history FROM histories WHERE client = ? AND round = ? AND run = ?",
-            (client, before[0], str(before[1])),
-        ).fetchall()
+        key = (client, before[0], str(before[1]))
+        found = db.execute(_HISTORY, key).fetchall()
         start = found[0][0] if found else f"none of {before[0]}" * bool(before[0])
         return follow(start, [*missed.split(), came])
 
     def history(self, client: int) -> str:
         """Return what a client had trained from by the end of this round."""
         ((found,),) = states_of(self.root, self.experiment).rows(
-            "SELECT history FROM histories WHERE client = ? AND round = ? AND run = ?",
-            *(client, self.server_round, str(self.run)),
+            _HISTORY, client, self.server_round, str(self.run)
         )
         return str(found)
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from .csr import DiffusionView, csr, row_pointer
+from .csr import DiffusionView, csr, gather, repeated, row_pointer, send
 from .ops import SparseRows, weighted_sum
 from .whole_graph import ItemEdges, NodeStructure, WholeGraph
 
@@ -68,10 +69,11 @@ class SampledGraph(NodeStructure):
     def inner(self) -> SampledGraph:
         if not self.hops:
             return self
-        *hops, (nodes, messages) = self.hops[:-1]
+        hops = self.hops[:-1]
+        nodes, messages = hops[-1]
         return replace(
             self,
-            hops=(*hops, (nodes, messages)),
+            hops=hops,
             nodes=self.nodes[:nodes],
             arriving=(self.arriving[0][:messages], self.arriving[1][:messages]),
             scale=self.scale[:messages],
@@ -255,17 +257,13 @@ def _take(features: Tensor | SparseRows, nodes: Tensor) -> Tensor | SparseRows:
     if not isinstance(features, SparseRows):
         return features[nodes]
     rows = features.rows
-    ptr, width = rows.crow_indices(), rows.shape[1]
-    counts = (ptr[1:] - ptr[:-1])[nodes]
-    each = torch.repeat_interleave(
-        torch.arange(len(nodes), device=nodes.device), counts
-    )
-    begin = torch.repeat_interleave(ptr[nodes] - counts.cumsum(0) + counts, counts)
-    at = begin + torch.arange(len(each), device=nodes.device)
+    width, chosen = rows.shape[1], nodes.cpu().numpy()
+    at, ptr, sizes = gather(rows.crow_indices().cpu().numpy(), chosen, nodes.device)
+    each = repeated(np.arange(len(nodes)), sizes, len(at), nodes.device)
     column, value = rows.col_indices()[at], rows.values()[at]
     order = torch.argsort(column, stable=True)
     across = row_pointer(torch.bincount(column, minlength=width))
     return SparseRows(
-        csr(row_pointer(counts), column, width, value),
+        csr(send(ptr, nodes.device), column, width, value),
         csr(across, each[order], len(nodes), value[order]),
     )

@@ -236,9 +236,10 @@ class EdgeEncoder(nn.Module):
     def turned(self, graph: Graph) -> Tensor:
         """Edges along whose reverse messages pass with the same layers, too."""
         index = graph.edge_index
-        is_both = self._direction == "both" and not graph.is_undirected
-        is_both &= not isinstance(graph, SampledGraph)  # whose messages are drawn
-        return torch.nonzero((index[0] != index[1]) & is_both)[:, 0]
+        is_drawn = isinstance(graph, SampledGraph)  # messages, whichever their way
+        if self._direction != "both" or graph.is_undirected or is_drawn:
+            return index[0, :0]
+        return torch.nonzero(index[0] != index[1])[:, 0]
 
     def embed(self, graph: Graph, generator: torch.Generator | None) -> Tensor:
         """Vectors of nodes, (num_nodes, hidden), before the last ReLU.

@@ -38,7 +38,7 @@ from ..results.model_files import FOLDER
 from ..trained import load_model
 from ..trained.model import SCALED, Predictions, check_plugin
 from ..trained.model_folder import PLACES, read_about
-from .findings import AsJson
+from .findings import AsJson, CacheDir
 
 LEVEL = 0.95
 NUM_DRAWS = 2000
@@ -235,7 +235,7 @@ def baseline(
             help="Id of this site's client in the run (else that of MODEL, else 0).",
         ),
     ] = None,
-    cache_dir: Annotated[str, typer.Option(help="Folder for converted data.")] = "",
+    cache_dir: CacheDir = "",
     as_json: AsJson = False,
 ) -> int:
     """Train alone on this site's data, and after a run read whether joining it paid.

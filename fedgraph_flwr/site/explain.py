@@ -17,7 +17,7 @@ from ..core.files import write_csv, write_text
 from ..core.words import shortened
 from ..trained import load_model
 from ..trained.attribution import Explanation, explain
-from .findings import AsJson
+from .findings import AsJson, CacheDir, Device
 
 _HEAD = ("item", "output", "part", "node", "other", "feature", "value")
 _RED, _BLUE = np.array([0.9, 0.3, 0.2]), np.array([0.2, 0.45, 0.9])
@@ -49,8 +49,8 @@ def explain_items(
         str,
         typer.Option("--model", metavar="NAME", help="Which of several models."),
     ] = "",
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    cache_dir: Annotated[str, typer.Option(help="Folder for converted data.")] = "",
+    device: Device = "cpu",
+    cache_dir: CacheDir = "",
     as_json: AsJson = False,
 ) -> int:
     """Explain predictions by integrated gradients, as a CSV file.

@@ -13,6 +13,8 @@ from ..core.command import UNABLE
 from ..core.errors import FedGraphError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+CacheDir = Annotated[str, typer.Option(help="Folder for converted data.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 OK, PROBLEM, UNKNOWN, SKIPPED = "ok", "problem", "could not look", "not asked"
 _FINE, _PROBLEMS = 0, 1  # exit codes
 

@@ -14,7 +14,7 @@ import typer
 from ..core.errors import ConfigError
 from ..trained import load_model
 from ..trained.model import Predictions
-from .findings import AsJson
+from .findings import AsJson, CacheDir, Device
 
 _SHOWN = 10  # items that cannot be predicted
 
@@ -72,8 +72,8 @@ def predict(
             " or yes; else that of the model.",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    cache_dir: Annotated[str, typer.Option(help="Folder for converted data.")] = "",
+    device: Device = "cpu",
+    cache_dir: CacheDir = "",
     as_json: AsJson = False,
 ) -> int:
     """Predict new graphs, nodes or molecules with a trained model, as a CSV file.
