@@ -542,6 +542,6 @@ class Directory:
             " answered no roll call within"
             f" {s.roll_call_timeout_s:g} s; {len(self._asked_at)} nodes are connected."
             f"{''.join(f' {words}.' for words in said[:_MOST_NOTES])} Start the missing"
-            ' SuperNodes (node-config clients="..."), set num-supernodes, or lower'
-            " num-clients"
+            ' SuperNodes (node-config clients="..."), restart those that are silent,'
+            " set num-supernodes, or lower num-clients"
         )

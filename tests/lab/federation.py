@@ -227,6 +227,14 @@ class Federation:
                 if is_first:
                     self.register_keys()
 
+    def restart(self, *sites: str) -> None:
+        """End SuperNodes, which take leave of the SuperLink, and start them again."""
+        for name in sites:
+            os.killpg(self.pid(name), signal.SIGTERM)
+            self._running[name].wait(_END_S)
+            del self._tried[name]
+        self.start()
+
     def _await_port(self, superlink: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _START_S
         while not listens(self._port):
