@@ -39,10 +39,11 @@ from ..core.tasks import AVERAGE_PRECISION
 from ..registry import find_method, on_data
 from ..resolve import defaults
 from .model_folder import EMBEDDING, About, read_about, read_weights
-from .trust import Trust
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from .trust import Trust
 
 _NUMBERS = ("regression", EMBEDDING)  # kinds whose outputs are told as they are
 MEASURES = {"roc-auc": roc_auc, "mae": mean_absolute_error}  # of labels of tasks
@@ -207,6 +208,11 @@ class Predictions:
         """
         import pandas as pd  # here: it takes half a second
 
+        head, *rows = self._rows()
+        return pd.DataFrame(rows, columns=head, dtype=object)
+
+    def _rows(self) -> list[list[Any]]:
+        """Head and rows of the table."""
         names, labels = self.labels_of, self.labels
         found: dict[str, Any] = {self.column: self.names}
         outputs = dict(zip(names, self.probabilities.T.tolist(), strict=True))
@@ -226,9 +232,13 @@ class Predictions:
             for task, column in zip(names, labels.T, strict=True):
                 found[f"label({task})"] = [*map(_number, column)]
         found |= {name: [*map(float, of)] for name, of in self.doubts.items()}
-        unfit = pd.DataFrame(self.unfit, columns=[self.column, "problem"])
-        whole = pd.concat([pd.DataFrame({**found, "problem": ""}), unfit])
-        return whole.astype(object).fillna("")
+        told = zip(*found.values(), strict=True)
+        gap = [""] * (len(found) - 1)
+        return [
+            [*found, "problem"],
+            *(["" if cell != cell else cell for cell in row] + [""] for row in told),
+            *([name, *gap, why] for name, why in self.unfit),
+        ]
 
     def write(self, path: str | Path) -> None:
         """Write the table as CSV.
@@ -237,8 +247,7 @@ class Predictions:
         ------
         StorageError
         """
-        table = self.table()
-        write_csv(Path(path), (table.columns, *table.itertuples(index=False)))
+        write_csv(Path(path), self._rows())
 
 
 def _number(value: float) -> str:
@@ -347,6 +356,8 @@ class TrainedModel:
 
         Parameters, ``Raises`` as :meth:`predict_test`.
         """
+        from .trust import Trust  # here: SciPy and scikit-learn
+
         own = self.read(path, self._owner(client))
         outputs = self.outputs(own)[: len(own.val)]
         return Trust.of(own, outputs, self.about.kind, self.about.outputs)
@@ -571,6 +582,7 @@ def check_plugin(key: str, name: str) -> None:
     if origin(module) is None and module not in sys.modules:
         raise DataError(
             f"the model's {key} is {name!r}, in a module {module!r} outside of this"
-            " project, which a model folder may not import; if you trust it, put"
-            " it into folder plugins, or import it yourself before load_model"
+            " project, which a model folder may not import; if you trust it (method.py"
+            " of the folder is a copy), put it into folder plugins, or import it"
+            " yourself before load_model"
         )
