@@ -20,6 +20,7 @@ from fedgraph_flwr.core.checked import (
     between,
     checked,
     finite,
+    positive,
 )
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.files import is_there, replacing
@@ -78,12 +79,6 @@ def _column(name: str) -> str:
     return name
 
 
-def _positive(value: float) -> float:
-    if value <= 0:
-        raise ValueError("must be greater than 0")
-    return value
-
-
 _Names = Annotated[tuple[str, ...], at_most(MOST_CATEGORIES), _names]
 
 
@@ -118,7 +113,7 @@ class Feature:
     column: Annotated[str, _column]
     kind: Literal["number", "category", "date"]
     shift: Annotated[float, finite] = 0.0
-    scale: Annotated[float, finite, _positive] = 1.0
+    scale: Annotated[float, finite, positive] = 1.0
     categories: _Names = ()
     other: bool = False
     missing: Missing = REFUSE

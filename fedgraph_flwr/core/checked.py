@@ -32,6 +32,13 @@ def finite(value: float) -> float:
     return value
 
 
+def positive(value: float) -> float:
+    """Refuse 0 and less."""
+    if value <= 0:
+        raise ValueError("must be greater than 0")
+    return value
+
+
 def at_most(most: int) -> Callable[[Sized], Sized]:
     """Make a rule for the length of a list."""
 

@@ -38,7 +38,7 @@ from ..core.process import choose_device
 from ..core.tasks import AVERAGE_PRECISION
 from ..registry import find_method, on_data
 from ..resolve import defaults
-from .model_folder import EMBEDDING, About, read_about, read_weights
+from .model_folder import EMBEDDING, About, Temperatures, read_about, read_weights
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -266,6 +266,7 @@ class TrainedModel:
     module: nn.Module
     settings: RunSettings
     device: torch.device
+    kept: Temperatures = field(default_factory=Temperatures)
 
     def predict_folder(
         self, path: str | Path, trust: Trust | None = None
@@ -300,7 +301,13 @@ class TrainedModel:
     def new_items(self, path: str | Path) -> datasets.NewItems:
         """Read items to predict; ``Raises`` as :meth:`predict_folder`."""
         schema, settings = self.about.schema, self.settings
-        items = datasets.load_new(settings, Path(path), self._tasks, schema=schema)
+        try:
+            items = datasets.load_new(settings, Path(path), self._tasks, schema=schema)
+        except ModuleNotFoundError as error:  # what reads a format is not PyTorch's
+            raise DataError(
+                f"{path} cannot be read here: {error}; install it, e.g. pip install"
+                f" {error.name}"
+            ) from error
         self._check(items.graphs)
         if settings.edge_features:
             return items
@@ -379,17 +386,18 @@ class TrainedModel:
 
         Thresholds are probabilities, and move with them.
         """
-        if trust is None:
+        if not (trust or self.kept.temperatures):
             return {}
+        temperatures = (trust or self.kept).temperatures
         limits = dict(self.about.thresholds.get(self.name, {}))
         for name, p in limits.items():
             of = self.about.outputs.index(name) if self.about.kind == "binary" else 0
-            odds, t = np.log(p) - np.log1p(-p), trust.temperatures[of]
+            odds, t = np.log(p) - np.log1p(-p), temperatures[of]
             # A hair lower, so that rounding calls nobody otherwise.
             limits[name] = float(1 / (1 + np.exp(-odds / t))) * (1 - 1e-12)
         return {
-            "temperatures": trust.temperatures,
-            "doubts": trust.doubts(graphs, at),
+            "temperatures": temperatures,
+            "doubts": trust.doubts(graphs, at) if trust else {},
             "thresholds": limits,
         }
 
@@ -530,6 +538,7 @@ def load_model(
         module=module.to(where).eval(),
         settings=replace(spec.settings, cache_dir=cache_dir),
         device=where,
+        kept=Temperatures.read(path, name, about),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.checked import Wrong, between, checked, one_of
+from ..core.checked import Wrong, between, checked, finite, one_of, positive
 from ..core.errors import DataError
 from ..core.files import (
     names_in,
@@ -118,6 +118,7 @@ PLACES = tuple(
 )
 Arrays = Mapping[str, NDArray[np.generic]]
 EMBEDDING = "embedding"  # kind of outputs that are no prediction
+_TEMPERATURE = ".temperature.json"
 _CURE = "copy the model folder again, whole"
 
 
@@ -208,6 +209,51 @@ class About:
     by_precision: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Temperatures:
+    """By what logits are divided: one number, or one for each target; empty: 1.
+
+    Beside the weights of model NAME it is ``NAME.temperature.json``, and no part of
+    what the folder's hashes vouch for: who has the folder fits it by own data.
+
+    Parameters
+    ----------
+    notes : list of str
+        How they came about.
+    """
+
+    temperatures: tuple[Annotated[float, finite, positive], ...] = ()
+    notes: list[_Line] = field(default_factory=list)
+
+    def write(self, path: Path, name: str) -> None:
+        """Write beside the model of this name; StorageError if that cannot be."""
+        write_json(path / f"{name}{_TEMPERATURE}", asdict(self))
+
+    @classmethod
+    def read(cls, path: Path, name: str, about: About) -> Temperatures:
+        """Read what :meth:`write` wrote; none if there is no file.
+
+        Raises
+        ------
+        DataError
+            It is damaged, or has another number of them.
+        """
+        file = path / f"{name}{_TEMPERATURE}"
+        try:
+            if not file.is_file():
+                return cls()
+            found: Temperatures = checked(cls, json.loads(file.read_bytes()))
+            count = len(about.outputs) if about.kind == "binary" else 1
+            if len(found.temperatures) != count:
+                raise ValueError(f"has {len(found.temperatures)}, expected {count}")
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(
+                f"{file} cannot be read: {error}; delete it, or fit anew by"
+                " --trained-on"
+            ) from error
+        return found
+
+
 def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Empty the keys that name folders and files of one machine."""
     return {k: "" if k in PLACES else v for k, v in config.items()}
@@ -223,6 +269,8 @@ def write_folder(path: Path, models: Mapping[str, Arrays], about: About) -> None
     StorageError
     """
     remove(path / SUMS)  # the folder is none until it is whole
+    for name in names_in(path, f"*{_TEMPERATURE}"):  # of other weights
+        remove(path / name)
     for name in names_in(path, "*.safetensors"):
         if name.removesuffix(".safetensors") not in models:
             remove(path / name)

@@ -283,9 +283,9 @@ ALONE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", ALONE)
+@pytest.mark.parametrize("case", mostly_slow(ALONE, fast=["gat", "molecules"]))
 def test_a_model_predicts_alone_and_its_weights_are_those_of_plain_layers(
-    tmp_path, case
+    tmp_path, case, monkeypatch
 ):
     method, dataset, make, own, plain = ALONE[case]
     for name, seed in {"data": 0, "new": 1}.items():
@@ -320,6 +320,10 @@ def test_a_model_predicts_alone_and_its_weights_are_those_of_plain_layers(
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert out.read_bytes() == (tmp_path / "here.csv").read_bytes()
+    if case == "molecules":
+        monkeypatch.setitem(sys.modules, "rdkit", None)
+        with pytest.raises(DataError, match=r"cannot be read here.*pip install rdkit"):
+            here.predict_folder(new)
     if plain:
         spec = here.spec
         widths = spec.num_features, spec.settings.hidden_dim, spec.num_classes
