@@ -6,13 +6,12 @@ It needs the standard library alone, as what predicts has no other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
 
-_T = TypeVar("_T")
 _WORDS = {bool: "true or false", int: "an int", float: "a number", str: "a text"}
 UNKNOWN = "is an unknown key"
 
@@ -25,53 +24,36 @@ class Wrong(ValueError):
         self.place, self.must, self.got = place, must, got
 
 
-def finite(value: float) -> float:
-    """Refuse infinities and NaN."""
-    if not math.isfinite(value):
-        raise ValueError("must be a finite number")
-    return value
+def rule(holds: Callable[[Any], bool], must: str) -> Callable[[Any], Any]:
+    """Make a rule: what must hold of a value, and the words if it does not."""
+
+    def check(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError(must)
+        return value
+
+    return check
 
 
-def positive(value: float) -> float:
-    """Refuse 0 and less."""
-    if value <= 0:
-        raise ValueError("must be greater than 0")
-    return value
+finite = rule(math.isfinite, "must be a finite number")
+positive = rule(lambda value: value > 0, "must be greater than 0")
 
 
-def at_most(most: int) -> Callable[[Sized], Sized]:
+def at_most(most: int) -> Callable[[Any], Any]:
     """Make a rule for the length of a list."""
-
-    def check(values: Sized) -> Sized:
-        if len(values) > most:
-            raise ValueError(f"must have at most {most} items")
-        return values
-
-    return check
+    return rule(lambda values: len(values) <= most, f"must have at most {most} items")
 
 
-def between(least: int, most: int) -> Callable[[int], int]:
+def between(least: int, most: int) -> Callable[[Any], Any]:
     """Make a rule for an int."""
-
-    def check(value: int) -> int:
-        if not least <= value <= most:
-            raise ValueError(f"must be from {least} to {most}")
-        return value
-
-    return check
+    return rule(lambda n: least <= n <= most, f"must be from {least} to {most}")
 
 
-def one_of(*allowed: _T) -> Callable[[_T], _T]:
+def one_of(*allowed: object) -> Callable[[Any], Any]:
     """Make a rule for a choice."""
-
-    def check(value: _T) -> _T:
-        if value not in allowed:
-            *most, last = map(repr, allowed)
-            some = f"{', '.join(most)} or " * bool(most)
-            raise ValueError(f"must be {some}{last}")
-        return value
-
-    return check
+    *most, last = map(repr, allowed)
+    some = f"{', '.join(most)} or " * bool(most)
+    return rule(lambda value: value in allowed, f"must be {some}{last}")
 
 
 def checked(kind: Any, value: Any, *place: str | int) -> Any:
@@ -82,7 +64,8 @@ def checked(kind: Any, value: Any, *place: str | int) -> Any:
     kind : type
         Dataclass, list, tuple of any length, mapping, literal, union, or what JSON has.
         Further arguments of ``Annotated`` are rules: they return the value, or raise
-        ValueError. Of a dataclass with ``HYPHENS`` keys are spelled with them.
+        ValueError. Keys of a dataclass with ``HYPHENS`` are spelled with them; one that
+        is ``OPEN`` passes over keys that it does not know, as another version's.
     place : str or int
         Keys that lead to the value.
 
@@ -113,7 +96,7 @@ def checked(kind: Any, value: Any, *place: str | int) -> Any:
             checked(args[0], k, *place, k): checked(args[1], v, *place, k)
             for k, v in value.items()
         }
-    if kind is float and type(value) is int and abs(value) < 2**53:
+    if kind is float and type(value) is int and abs(value) < 2**1000:
         return float(value)
     if kind is not Any and type(value) is not kind:
         words = "a list" if origin in (list, tuple) else "a table"
@@ -121,11 +104,11 @@ def checked(kind: Any, value: Any, *place: str | int) -> Any:
     return value
 
 
-def _by_rule(rule: Callable[[Any], _T], value: Any, place: tuple[str | int, ...]) -> _T:
+def _by_rule(
+    rule: Callable[[Any], Any], value: Any, place: tuple[str | int, ...]
+) -> Any:
     try:
         return rule(value)
-    except Wrong:
-        raise
     except ValueError as error:
         raise Wrong(place, str(error), value) from error
 
@@ -138,7 +121,7 @@ def _members(
         raise Wrong(place, "must be a table", value)
     is_apart = getattr(kind, "HYPHENS", False)
     named = {f.name.replace("_", "-") if is_apart else f.name: f for f in fields(kind)}
-    for key in value:
+    for key in () if getattr(kind, "OPEN", False) else value:
         if key not in named:
             raise Wrong((*place, key), UNKNOWN, value[key])
     hints, found = hints_of(kind, include_extras=True), {}

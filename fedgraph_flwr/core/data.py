@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -589,6 +589,8 @@ class Statistics:
     target_mean, target_std : tuple of float
         Of each of the first 15 targets that are numbers.
     """
+
+    OPEN: ClassVar[bool] = True
 
     num_graphs: _Count
     num_nodes: _Count

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,6 +188,8 @@ class About:
     by_precision : bool
         It is so rare that average precision, and not the metric, chose rounds.
     """
+
+    OPEN: ClassVar[bool] = True
 
     format: Literal[1] = 1
     experiment: _Line
