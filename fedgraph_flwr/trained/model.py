@@ -283,6 +283,15 @@ class TrainedModel:
         ConfigError, DataError
             The data cannot be read, or do not fit the model.
         """
+        try:
+            return self._predicted(path, trust)
+        except ModuleNotFoundError as error:  # PyTorch brings no RDKit, nor SciPy
+            raise DataError(
+                f"{path} cannot be predicted here: {error}; install it, e.g. pip"
+                f" install {error.name}"
+            ) from error
+
+    def _predicted(self, path: str | Path, trust: Trust | None) -> Predictions:
         settings, tasks, items = self.settings, self._tasks, self.new_items(path)
         graphs = items.graphs
         rows = np.arange(len(graphs.y))
@@ -301,13 +310,7 @@ class TrainedModel:
     def new_items(self, path: str | Path) -> datasets.NewItems:
         """Read items to predict; ``Raises`` as :meth:`predict_folder`."""
         schema, settings = self.about.schema, self.settings
-        try:
-            items = datasets.load_new(settings, Path(path), self._tasks, schema=schema)
-        except ModuleNotFoundError as error:  # what reads a format is not PyTorch's
-            raise DataError(
-                f"{path} cannot be read here: {error}; install it, e.g. pip install"
-                f" {error.name}"
-            ) from error
+        items = datasets.load_new(settings, Path(path), self._tasks, schema=schema)
         self._check(items.graphs)
         if settings.edge_features:
             return items

@@ -322,7 +322,9 @@ def test_a_model_predicts_alone_and_its_weights_are_those_of_plain_layers(
     assert out.read_bytes() == (tmp_path / "here.csv").read_bytes()
     if case == "molecules":
         monkeypatch.setitem(sys.modules, "rdkit", None)
-        with pytest.raises(DataError, match=r"cannot be read here.*pip install rdkit"):
+        with pytest.raises(
+            DataError, match=r"cannot be predicted here.*pip install rdkit"
+        ):
             here.predict_folder(new)
     if plain:
         spec = here.spec
