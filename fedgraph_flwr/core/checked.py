@@ -1,17 +1,15 @@
-"""Reads what a file of somebody else says, by the annotations of dataclasses.
-
-It needs the standard library alone, as what predicts has no other.
-"""
+"""Reads what a file of somebody else says, by annotations; what predicts needs it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
 
+_Place = tuple[str | int, ...]
 _WORDS = {bool: "true or false", int: "an int", float: "a number", str: "a text"}
 UNKNOWN = "is an unknown key"
 
@@ -19,7 +17,7 @@ UNKNOWN = "is an unknown key"
 class Wrong(ValueError):
     """A value that must not be: where it stands, what it must be, and what it is."""
 
-    def __init__(self, place: tuple[str | int, ...], must: str, got: Any) -> None:
+    def __init__(self, place: _Place, must: str, got: Any) -> None:
         super().__init__(must)
         self.place, self.must, self.got = place, must, got
 
@@ -85,10 +83,7 @@ def checked(kind: Any, value: Any, *place: str | int) -> Any:
     if origin is Literal:
         return _by_rule(one_of(*args), checked(type(args[0]), value, *place), place)
     if origin in (Union, UnionType):
-        kinds = [a for a in args if a is not NoneType]
-        if value is None and NoneType in args:
-            return None
-        return checked(type(value) if type(value) in kinds else kinds[0], value, *place)
+        return checked(type(value) if type(value) in args else args[0], value, *place)
     if origin in (list, tuple) and isinstance(value, list):
         return origin(checked(args[0], v, *place, k) for k, v in enumerate(value))
     if origin is Mapping and isinstance(value, dict):
@@ -104,18 +99,14 @@ def checked(kind: Any, value: Any, *place: str | int) -> Any:
     return value
 
 
-def _by_rule(
-    rule: Callable[[Any], Any], value: Any, place: tuple[str | int, ...]
-) -> Any:
+def _by_rule(rule: Callable[[Any], Any], value: Any, place: _Place) -> Any:
     try:
         return rule(value)
     except ValueError as error:
         raise Wrong(place, str(error), value) from error
 
 
-def _members(
-    kind: Any, value: Any, place: tuple[str | int, ...]
-) -> Callable[[Any], Any]:
+def _members(kind: Any, value: Any, place: _Place) -> Callable[[Any], Any]:
     """Read the fields of a dataclass; return what makes it."""
     if not isinstance(value, dict):
         raise Wrong(place, "must be a table", value)

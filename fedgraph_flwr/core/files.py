@@ -361,13 +361,7 @@ def read_arrays(path: Path, what: str, cure: str) -> tuple[dict[str, NDArray], s
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, NDArray], dict[str, str]]:  # type: ignore[type-arg]
-    """Read arrays, and the texts beside them.
-
-    Source
-    ------
-    The format as https://github.com/huggingface/safetensors describes it: the length of
-    a header in JSON, the header, then the bytes of all arrays.
-    """
+    """Read arrays and texts: length of a header in JSON, the header, the arrays."""
     content = np.memmap(path, np.uint8, "r")
     begin = 8 + int.from_bytes(content[:8].tobytes(), "little")
     header = json.loads(content[8:begin].tobytes())

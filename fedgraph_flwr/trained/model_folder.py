@@ -215,13 +215,7 @@ class About:
 class Temperatures:
     """By what logits are divided: one number, or one for each target; empty: 1.
 
-    Beside the weights of model NAME it is ``NAME.temperature.json``, and no part of
-    what the folder's hashes vouch for: who has the folder fits it by own data.
-
-    Parameters
-    ----------
-    notes : list of str
-        How they came about.
+    No hash of the folder vouches for the file: who has the folder fits it by own data.
     """
 
     temperatures: tuple[Annotated[float, finite, positive], ...] = ()
@@ -233,13 +227,7 @@ class Temperatures:
 
     @classmethod
     def read(cls, path: Path, name: str, about: About) -> Temperatures:
-        """Read what :meth:`write` wrote; none if there is no file.
-
-        Raises
-        ------
-        DataError
-            It is damaged, or has another number of them.
-        """
+        """Read what was written; none without a file. DataError if it is damaged."""
         file = path / f"{name}{_TEMPERATURE}"
         try:
             if not file.is_file():
