@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Generic
 
 import numpy as np
 import torch
-from flwr.common.logger import log
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import override
@@ -47,6 +46,7 @@ from fedgraph_flwr.core.errors import (
     StorageError,
     WireError,
 )
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.seeding import derive_seed
 from fedgraph_flwr.core.wire import (
     CLASS_WEIGHTS,

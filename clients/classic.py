@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -21,6 +20,14 @@ from fedgraph_flwr.core.wire import (
     with_prefix,
 )
 from fedgraph_flwr.methods.fedavg import SHARED
+
+if TYPE_CHECKING:
+    from flwr.client import NumPyClient
+else:
+    try:
+        from flwr.client import NumPyClient
+    except ModuleNotFoundError:  # a trained model predicts without Flower
+        NumPyClient = object
 
 Array = NDArray[np.generic]
 Header = Mapping[str, Scalar]  # of a message: what holds for all of its parcels

@@ -13,12 +13,12 @@ from typing import final
 
 import numpy as np
 import torch
-from flwr.common.logger import log
 from torch import Tensor
 from typing_extensions import override
 
 from fedgraph_flwr.core.config import PAPER, Settings
 from fedgraph_flwr.core.data import IntArray
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 from fedgraph_flwr.core.wire import NamedArrays, select
 from fedgraph_flwr.methods.fedsage_plus import (

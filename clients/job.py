@@ -9,11 +9,11 @@ from logging import WARNING
 from typing import Any, Generic, TypeVar
 
 import torch
-from flwr.common.logger import log
 from torch import Tensor, nn
 
 from fedgraph_flwr.core.config import RunSettings, Settings
 from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.privacy_settings import PrivacySettings
 from fedgraph_flwr.core.seeding import derive_seed
 from fedgraph_flwr.core.tasks import Task

@@ -11,18 +11,18 @@ import struct
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
 from fedgraph_flwr.core.errors import WireError
 from fedgraph_flwr.core.files import encode
 from fedgraph_flwr.core.mixing import Peer, check_entries
 from fedgraph_flwr.core.wire import NamedArrays, read_arrays, select, with_prefix
 
-from .sealing import Lock
+if TYPE_CHECKING:
+    from .sealing import Lock
 
 _OPEN, _SEALED = b"FGP1", b"FGS1"
 _ENVELOPE = struct.Struct(">4s32sIII")  # magic, SHA-256 of the run, round, from, to
@@ -99,6 +99,8 @@ class Letter:
         WireError
             Not a letter's contents, or parts that do not fit together.
         """
+        from safetensors import SafetensorError
+
         try:
             arrays: dict[str, NDArray[Any]] = read_arrays(contents)
         # KeyError: a type of numbers that NumPy does not have

@@ -46,7 +46,8 @@ from numpy.typing import NDArray
 from fedgraph_flwr.core.errors import DataError, WireError
 from fedgraph_flwr.core.files import is_kept, usable, write_once
 
-IDENTITY = "identity"  # folder of the state folder, where experiments have theirs
+from .store import IDENTITY
+
 KEY = "run.key"
 _PINS = "neighbours.json"
 _KEY_BYTES, _SIGNATURE_BYTES, _NONCE_BYTES = 32, 64, 12

@@ -15,11 +15,11 @@ from typing import final
 
 import numpy as np
 import torch
-from flwr.common.logger import log
 from torch import Tensor
 from typing_extensions import override
 
 from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.mixing import (
     Peer,
     check_entries,
@@ -46,7 +46,6 @@ from .job import Job, Round
 from .letters import Letter, describe
 from .models.sage_gat import MultiTaskGNN
 from .multitask_gnn import MultiTaskGNNClient
-from .sealing import KeyRing
 from .spreadgnn_mail import Mailbox, Neighbourhood
 from .spreadgnn_rounds import RoundsDone, begun_before
 from .store import ClientStore
@@ -97,6 +96,8 @@ class SpreadGNNClient(MultiTaskGNNClient[SpreadGNNParams]):
         """Tell the public key, if letters are sealed."""
         if not params.seal:
             return {}
+        from .sealing import KeyRing  # here: what predicts needs no cryptography
+
         ring = KeyRing(store.folder, client_id=store.client_id)
         return {PUBLIC_KEY: ring.public_key}
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.common.logger import log
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph_flwr.core.errors import WireError
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.wire import NamedArrays, Scalar
 from fedgraph_flwr.methods.spreadgnn import (
     ALL,
@@ -33,7 +33,6 @@ from fedgraph_flwr.methods.spreadgnn import (
 )
 
 from .letters import EVERYONE, Address, Letter, read, write
-from .sealing import KeyRing
 from .spreadgnn_rounds import RoundsDone
 from .task_covariance import TaskCovariance, align, initial, normalise, update
 
@@ -70,6 +69,8 @@ class Mailbox:
         stored: Mapping[str, Tensor],
         trusted: Mapping[int, str] | None = None,
     ) -> None:
+        from .sealing import KeyRing  # here: what predicts needs no cryptography
+
         self._run, self._client_id = run, client_id
         keys = KeyRing(folder, client_id=client_id)
         if keys.exists and not is_sealed:

@@ -44,7 +44,6 @@ from fedgraph_flwr.core.rules import Value
 from fedgraph_flwr.core.wire import Lives
 from fedgraph_flwr.core.words import shortened
 
-from .sealing import IDENTITY
 from .site_database import EARLIER_ACCOUNTS, SITE_FILE, site_database
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
 
 
 STATES = "states.sqlite3"  # in an experiment's folder
+IDENTITY = "identity"  # folder of the state folder, where experiments have theirs
 _OWN = (SITE_FILE, f"{SITE_FILE}-journal", IDENTITY, EARLIER_ACCOUNTS, AUDIT_LOG)
 _OF_EARLIER_VERSION = ("round-*.safetensors", "privacy-ledger.json", "rounds-done")
 _NAME = re.compile(r"[^./\\\0-\x1f\x7f][^/\\\0-\x1f\x7f]*")

@@ -1,5 +1,8 @@
 """What authors of plug-ins import, in one place: see ``docs/your-method.md``."""
 
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
 from clients.base import GraphClient
 from clients.graphs.ops import dense_rows, project
 from clients.job import seeded
@@ -10,9 +13,6 @@ from clients.tasks.graph_classifier import GraphClassifierClient
 from clients.tasks.node_classifier import NodeClassifierClient
 from datasets.plugged import DataSet
 from strategies.averaging import weighted_mean
-from strategies.base import AbstractGraphStrategy
-from strategies.fedavg import FedAvg
-from strategies.personal import AbstractPersonalStrategy
 
 from .core.config import Settings
 from .core.fields import Field, Kind, Phase
@@ -25,6 +25,17 @@ from .core.tasks import (
 )
 from .core.wire import Parcel, select, with_prefix
 from .methods.fedavg import SHARED
+
+if TYPE_CHECKING:
+    from strategies.base import AbstractGraphStrategy
+    from strategies.fedavg import FedAvg
+    from strategies.personal import AbstractPersonalStrategy
+
+_STRATEGIES = {
+    "AbstractGraphStrategy": "base",
+    "AbstractPersonalStrategy": "personal",
+    "FedAvg": "fedavg",
+}
 
 __all__ = [
     "GIN",
@@ -61,3 +72,10 @@ __all__ = [
     "weighted_mean",
     "with_prefix",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a strategy when it is asked for: what predicts has no Flower."""
+    if name not in _STRATEGIES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return resolve_name(f"strategies.{_STRATEGIES[name]}:{name}")

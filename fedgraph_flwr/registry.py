@@ -14,17 +14,16 @@ from importlib import import_module
 from pkgutil import iter_modules, resolve_name
 from typing import TYPE_CHECKING, Any
 
-from strategies.base import AbstractGraphStrategy
-
 from . import methods
 from .core import plugins
 from .core.config import AUTO, RunSettings, Settings
 from .core.errors import ConfigError, unknown_name
-from .core.method import Client, Method
+from .core.method import Client, Method, Named
 from .core.tasks import Task
 
 if TYPE_CHECKING:
     from clients.base import GraphClient
+    from strategies.base import AbstractGraphStrategy
 
 
 def _find_methods() -> dict[str, Method]:
@@ -45,11 +44,17 @@ class MethodOnTask:
     """A method on data of one kind: all that a run of it is made of."""
 
     params: type[Settings]
-    strategy: type[AbstractGraphStrategy]
+    strategy_row: Named
     client_row: Client
     task: Task
     options: Mapping[str, Any]
     distil: Any = ""
+
+    @cached_property
+    def strategy(self) -> type[AbstractGraphStrategy]:
+        """What runs at the server; it needs Flower, and a trained model none."""
+        strategy: type[AbstractGraphStrategy] = load_class(self.strategy_row)
+        return strategy
 
     @cached_property
     def client(self) -> type[GraphClient[Any]]:
@@ -97,7 +102,7 @@ def on_data(method: Method, label_kind: str, task: str = AUTO) -> MethodOnTask:
     chosen = next((t for t in wanted if t.fits(label_kind)), wanted[0])
     return MethodOnTask(
         params=method.params_of.get(chosen, method.params),
-        strategy=load_class(method.strategy),
+        strategy_row=method.strategy,
         client_row=method.clients[chosen],
         task=chosen.of(label_kind),
         options=method.options,
@@ -147,12 +152,12 @@ def _check(name: str, method: Method) -> None:
     from clients.base import GraphClient
 
     kinds: list[tuple[str, Client, type]] = [
-        ("strategy", method.strategy, AbstractGraphStrategy),
-        *(
-            (f"client of task {t.key!r}", c, GraphClient)
-            for t, c in method.clients.items()
-        ),
+        (f"client of task {t.key!r}", c, GraphClient) for t, c in method.clients.items()
     ]
+    if method.strategy != Method.strategy:  # FedAvg's, which a model needs not
+        from strategies.base import AbstractGraphStrategy
+
+        kinds.insert(0, ("strategy", method.strategy, AbstractGraphStrategy))
     for what, row, base in kinds:
         given = load_class(row)
         if not (isinstance(given, type) and issubclass(given, base)):

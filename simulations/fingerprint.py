@@ -16,14 +16,13 @@ from typing import Annotated
 import typer
 
 from clients.sealing import (
-    IDENTITY,
     KEY,
     KeyRing,
     fingerprint_of,
     read_site_key,
     site_key_file,
 )
-from clients.store import bound_runs, default_state_dir
+from clients.store import IDENTITY, bound_runs, default_state_dir
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.results.reader import blaming
 

@@ -13,7 +13,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from flwr.common.logger import log
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
@@ -21,6 +20,7 @@ from typing_extensions import override
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.embedding_scores import all_scores, probe_scores
 from fedgraph_flwr.core.errors import DataError
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.tasks import EmbeddingSettings
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, count_key, evaluation_key
 

@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from flwr.common.logger import log
 from torch import Tensor
 from typing_extensions import override
 
 from fedgraph_flwr.core.data import IntArray, training_counts
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.tasks import (
     AVERAGE_PRECISION,
     BY_TASK,

@@ -384,9 +384,9 @@ def _whole_nodes(
     flaws = [*flaws, *strangers, *nameless("node", rows)]
     numbers = (name_of.setdefault(n, len(name_of)) for n in rows.cells["node"])
     name = np.fromiter(numbers, np.int64, len(graph))
-    import pandas as pd  # here, as a run on other data needs none
-
-    is_twice = pd.DataFrame({"graph": graph, "name": name}).duplicated(keep=False)
+    pairs = graph * (len(name_of) + 1) + name
+    _, at, count = np.unique(pairs, return_inverse=True, return_counts=True)
+    is_twice = count[at] > 1
     text = "the graph has another node of this name; rename or delete one of them"
     repeated = np.flatnonzero(is_twice & (graph >= 0)).tolist()
     flaws += [(row, "node", text) for row in repeated]

@@ -237,17 +237,18 @@ def find_ends(
         Rows of nodes; -1 if there is none.
     flaws : list
     """
-    import pandas as pd  # here, as a run on other data needs none
-
     width = int(node_name.max(initial=0)) + 1
-    key = pd.Index(node_graph * width + node_name)
-    first = np.flatnonzero(~key.duplicated() & (node_graph >= 0))
-    key = key[first]
+    rows_of = np.flatnonzero(node_graph >= 0)
+    of_graphs = node_graph[rows_of] * width + node_name[rows_of]
+    key, first = np.unique(of_graphs, return_index=True)
+    key = np.append(key, np.iinfo(np.int64).max)  # so that each search ends within
     ends, flaws = np.full((2, len(graph)), -1, np.int64), list[Flaw]()
     for end, column in enumerate(KEYS["edges"]):
         name = known.numbers(rows.cells[column])
         is_known = (graph >= 0) & (name >= 0)
-        place = key.get_indexer(np.where(is_known, graph * width + name, -1))
-        ends[end, place >= 0] = first[place[place >= 0]]
-        flaws += known.flaws(column, rows, (graph >= 0) & (place < 0))
+        wanted = np.where(is_known, graph * width + name, -1)
+        place = np.searchsorted(key, wanted)
+        is_found = key[place] == wanted
+        ends[end, is_found] = rows_of[first[place[is_found]]]
+        flaws += known.flaws(column, rows, (graph >= 0) & ~is_found)
     return ends, flaws

@@ -11,18 +11,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    Strict,
-    ValidationError,
-    model_validator,
+from fedgraph_flwr.core.checked import (
+    UNKNOWN,
+    Wrong,
+    at_most,
+    between,
+    checked,
+    finite,
+    positive,
 )
-
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.files import is_there, replacing
 from fedgraph_flwr.core.rules import read_toml, shown
@@ -59,8 +58,6 @@ _HEADING = """\
 # missing = "indicator" a missing value is 0 and sets a column of its own to 1.
 # A date is the number of days since 1970-01-01 (UTC), shifted and scaled like others.
 """
-_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names
-_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 def is_name(text: str) -> bool:
@@ -82,12 +79,7 @@ def _column(name: str) -> str:
     return name
 
 
-_Names = Annotated[
-    tuple[str, ...],
-    Strict(False),
-    Field(max_length=MOST_CATEGORIES),
-    AfterValidator(_names),
-]
+_Names = Annotated[tuple[str, ...], at_most(MOST_CATEGORIES), _names]
 
 
 def _column_or_none(name: str) -> str:
@@ -96,7 +88,7 @@ def _column_or_none(name: str) -> str:
     return name
 
 
-_ColumnOrNone = Annotated[str, AfterValidator(_column_or_none)]
+_ColumnOrNone = Annotated[str, _column_or_none]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +110,10 @@ class Feature:
         "refuse" missing values, or encode them as zeros with an "indicator" column.
     """
 
-    __pydantic_config__ = _STRICT
-
-    column: Annotated[str, AfterValidator(_column)]
+    column: Annotated[str, _column]
     kind: Literal["number", "category", "date"]
-    shift: float = 0.0
-    scale: Annotated[float, Field(gt=0)] = 1.0
+    shift: Annotated[float, finite] = 0.0
+    scale: Annotated[float, finite, positive] = 1.0
     categories: _Names = ()
     other: bool = False
     missing: Missing = REFUSE
@@ -158,9 +148,7 @@ class Edges:
         "node", which makes a node without features and label of the end.
     """
 
-    __pydantic_config__ = ConfigDict(
-        strict=True, extra="forbid", alias_generator=lambda name: name.replace("_", "-")
-    )
+    HYPHENS: ClassVar[bool] = True
 
     directed: bool = False
     repeats: Literal["keep", "merge"] = MERGE
@@ -168,7 +156,7 @@ class Edges:
     weight: _ColumnOrNone = ""
     time: _ColumnOrNone = ""
     label: _ColumnOrNone = ""
-    classes: Annotated[tuple[str, ...], Strict(False)] = ()
+    classes: tuple[str, ...] = ()
     outside: Literal["refuse", "drop", "node"] = "refuse"
 
     @property
@@ -305,34 +293,34 @@ def to_toml(schema: Schema) -> str:
     )
 
 
-class _Target(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class _Target:
     """The section ``[target]``."""
-
-    model_config = _STRICT
 
     kind: _TargetKind
     columns: _Names
     classes: _Names = ()
 
 
-class _File(BaseModel):
-    """A schema file as it is written."""
+_Features = Annotated[tuple[Feature, ...], at_most(MOST_COLUMNS)]
 
-    model_config = _STRICT
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """A schema file as it is written."""
 
     format: Literal[1]
     dataset: Literal["graphs-csv", "graph-csv"]
     target: _Target | None = None
     edges: Edges | None = None
-    feature: Annotated[list[Feature], Field(max_length=MOST_COLUMNS)] = []
-    edge_feature: Annotated[list[Feature], Field(max_length=MOST_COLUMNS)] = []
-    graph_feature: Annotated[list[Feature], Field(max_length=MOST_COLUMNS)] = []
+    feature: _Features = ()
+    edge_feature: _Features = ()
+    graph_feature: _Features = ()
     time: str = ""
-    degree: Annotated[int, Field(ge=1, le=MOST_DEGREE)] = 0
+    degree: Annotated[int, between(1, MOST_DEGREE)] = 0
     outside: Literal["drop"] | None = None
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def __post_init__(self) -> None:
         target, is_nodes = self.target, self.dataset == GRAPH_CSV
         edges = self.edges or Edges()
         if target is None and not (is_nodes and edges.label):
@@ -354,7 +342,6 @@ class _File(BaseModel):
                 "degree must be there, as an int such as 16, if and only if there is no"
                 " [[feature]]"
             )
-        return self
 
 
 def _check_target(target: _Target, *, is_nodes: bool) -> None:
@@ -432,10 +419,9 @@ def read_schema(path: Path) -> Schema:
             f" {path.parent} --out {path}"
         )
     try:
-        text = json.dumps(read_toml(path), default=str)  # JSON has no Python classes
-        found = _File.model_validate_json(text)
-    except ValidationError as error:
-        raise DataError(f"{path}: {_first_problem(error)}") from error
+        found: _File = checked(_File, read_toml(path))
+    except Wrong as error:
+        raise DataError(f"{path}: {_told(error)}") from error
     target, edges = found.target, found.edges
     if edges is None and found.edge_feature:
         edges = Edges()
@@ -445,35 +431,30 @@ def read_schema(path: Path) -> Schema:
         target_kind=target.kind if target else "classes",
         targets=target.columns if target else (),
         classes=target.classes if target else (),
-        features=tuple(found.feature),
+        features=found.feature,
         degree=found.degree,
         drops_outside=drops,
         edges=edges,
-        edge_features=tuple(found.edge_feature),
-        graph_features=tuple(found.graph_feature),
+        edge_features=found.edge_feature,
+        graph_features=found.graph_feature,
         time=found.time,
     )
 
 
-def _first_problem(error: ValidationError) -> str:
-    """Say what the first wrong key is, what it must be, what it is, and the cure."""
-    found = error.errors(include_url=False)
-    first = min(found, key=lambda one: one["type"] not in _UNKNOWN)
-    says = first["msg"].removeprefix("Value error, ")
-    place, where = list(first["loc"]), "the file"
+def _told(wrong: Wrong) -> str:
+    """Say where the wrong key is, what it must be, what it is, and the cure."""
+    place, where = list(wrong.place), "the file"
     if not place:
-        return f"{says}; correct it"
+        return f"{wrong.must}; correct it"
     if len(place) > 1:
         where = f"[{place.pop(0)}]"
     if where.endswith("feature]"):
         where = f"[{where}] {int(place.pop(0)) + 1}"
     key = place[0] if place else "it"
-    if first["type"] in _UNKNOWN:
+    if wrong.must == UNKNOWN:
         return (
             f"{where}: unknown key {shown(key)}; delete it, or move it above the first"
             " section, that is [target], if it is a key of the file"
         )
-    is_there = first["type"] != "missing"
-    must = says.replace("Input should be", "must be") if is_there else "must be there"
-    got = shown(first["input"]) if is_there else "nothing"
-    return f"{where}: {key} {must}, got {got}; correct it"
+    got = "nothing" if wrong.got is None else shown(wrong.got)
+    return f"{where}: {key} {wrong.must}, got {got}; correct it"

@@ -21,14 +21,15 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from typing import TYPE_CHECKING, Any
 
 from .errors import FedGraphError, StorageError
 from .files import is_there, make_private, project_root, sync
 from .wire import SERVER_ROUND, read_header, record_sizes, records_by_client
 from .words import shortened
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 FILE = "audit.jsonl"  # of a site's state folder, and of a server's results folder
 START = hashlib.sha256(b"fedgraph audit log, version 1").hexdigest()

@@ -25,14 +25,18 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from .errors import DataError, StorageError
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 _PARTIAL = ".tmp"  # end of the names of files that are being written
 _ABOUT = "about"  # entry with the checksum and the text
+# Numbers of safetensors, as NumPy calls them.
+_TYPES = {"BOOL": "?"} | {
+    f"{kind.upper()}{8 * size}": f"<{kind}{size}"
+    for kind, sizes in {"f": (2, 4, 8), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8)}.items()
+    for size in sizes
+}
 _BUFFER = 2**17  # bytes that are written at once
 _FORMULA, _STARTS = ("=", "+", "-", "@"), ("\t", "\r", "\n")  # of cells
 _PRIVATE, _ENTER = 0o600, 0o700  # modes of files of arrays, and of folders of a user
@@ -62,7 +66,7 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException as error:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-        if isinstance(error, OSError | SafetensorError):
+        if isinstance(error, OSError):
             raise unwritable(path, error) from error
         raise
 
@@ -283,6 +287,8 @@ def encode(arrays: Arrays) -> bytes:
     SafetensorError
         An array is of no type of numbers that the format has.
     """
+    from safetensors.numpy import save  # here and below: what predicts has it not
+
     return save(plain(arrays))
 
 
@@ -302,6 +308,8 @@ def write_arrays(
     TypeError, SafetensorError
         As :func:`encode`.
     """
+    from safetensors.numpy import save
+
     contiguous = plain(arrays)
     # One entry: of several, the library would write another order each time.
     blob = save(contiguous, {_ABOUT: json.dumps([_checksum(contiguous, meta), meta])})
@@ -338,20 +346,31 @@ def read_arrays(path: Path, what: str, cure: str) -> tuple[dict[str, NDArray], s
         It cannot be read, has no checksum, or is not what was written.
     """
     try:
-        with safe_open(path, framework="numpy") as file:
-            about = file.metadata() or {}
-            arrays = {n: file.get_tensor(n) for n in file.keys()}  # noqa: SIM118
+        arrays, about = _read_safetensors(path)
         if _ABOUT not in about:
             raise ValueError("it has no checksum, another version wrote it")
         checksum, meta = map(str, json.loads(about[_ABOUT]))
         if checksum != _checksum(arrays, meta):
             raise ValueError("its checksum is not that of its contents")
     except (
-        *(SafetensorError, OSError, KeyError, TypeError, ValueError),
-        *(AttributeError, RecursionError),  # of a data type, of text in brackets
+        *(OSError, KeyError, TypeError, ValueError),
+        *(AttributeError, RecursionError),  # of a header that is none, or of brackets
     ) as error:
         raise DataError(f"{what} {path} cannot be read: {error}; {cure}") from error
     return arrays, meta
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, NDArray], dict[str, str]]:  # type: ignore[type-arg]
+    """Read arrays and texts: length of a header in JSON, the header, the arrays."""
+    content = np.memmap(path, np.uint8, "r")
+    begin = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    header = json.loads(content[8:begin].tobytes())
+    about, arrays = header.pop("__metadata__", {}), {}
+    for name, of in header.items():
+        first, last = of["data_offsets"]
+        held = np.array(content[begin + first : begin + last])
+        arrays[name] = held.view(_TYPES[of["dtype"]]).reshape(of["shape"])
+    return arrays, about
 
 
 def _checksum(arrays: Arrays, meta: str) -> str:

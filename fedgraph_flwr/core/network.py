@@ -11,8 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
 
-from pydantic import StrictInt, TypeAdapter, ValidationError
-
+from .checked import checked
 from .errors import ConfigError
 from .rules import read_toml
 from .seeding import numpy_rng
@@ -20,7 +19,6 @@ from .words import shortened
 
 KINDS = ("complete", "ring", "random-regular", "star", "watts-strogatz", "file")
 Neighbours: TypeAlias = Mapping[int, tuple[int, ...]]
-_EDGES = TypeAdapter(list[tuple[StrictInt, StrictInt]])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +176,9 @@ def read_edges(path: str, num_clients: int) -> Topology:
         )
     content = read_toml(Path(path))
     try:
-        edges: list[tuple[int, int]] = _EDGES.validate_python(content.get("edges"))
-    except ValidationError as error:
+        given = checked(list[tuple[int, ...]], content.get("edges"))
+        edges = [(one, other) for one, other in given]
+    except ValueError as error:
         raise ConfigError(
             f"edge list {path} must hold edges = [[0, 1], [1, 2]], every edge [client,"
             f" client]; got {shortened(content)}"

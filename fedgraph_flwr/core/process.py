@@ -31,11 +31,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import psutil
-from flwr.common.logger import log
 from typing_extensions import override
 
-from . import flower_names
 from .errors import ConfigError, FedGraphError, RunFailedError
+from .logs import log
 from .words import harmless
 
 if TYPE_CHECKING:
@@ -295,6 +294,8 @@ def delayed_stop() -> Iterator[None]:
             raise _Ending
         _asked.set()
         is_over.wait(_PATIENCE_S)
+
+    from . import flower_names  # here: what predicts has no Flower
 
     flower_names.at_exit(stop)
     try:

@@ -12,21 +12,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
-from safetensors.numpy import load as decode_arrays
 
 from .errors import WireError
 from .files import encode
 from .words import shortened
 
+if TYPE_CHECKING:  # here and below: what predicts has no Flower
+    from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
 NamedArrays: TypeAlias = dict[str, NDArray[np.generic]]
 Scalar = int | float | str | bool
 _Named = TypeVar("_Named")
-_Record: TypeAlias = ArrayRecord | ConfigRecord | MetricRecord
+_Record: TypeAlias = "ArrayRecord | ConfigRecord | MetricRecord"
 
 # In the header of a message to clients.
 SERVER_ROUND = "server-round"  # 0: the opening
@@ -68,12 +69,12 @@ _HEADER = "header"
 _PACKED = "safetensors"
 _MOST_ARRAYS = 2**14  # of a parcel: a letter to each of 10,000 clients and more
 _WHOLE = 4 * 2**20  # bytes of arrays that travel as one object, and no more
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "arrays": (ConfigRecord, ArrayRecord),
-    "evaluation": (ConfigRecord, ArrayRecord),
-    "metrics": (MetricRecord,),
-    "facts": (ConfigRecord,),
-    "error": (ConfigRecord,),
+_TYPES = {
+    "arrays": ("ConfigRecord", "ArrayRecord"),
+    "evaluation": ("ConfigRecord", "ArrayRecord"),
+    "metrics": ("MetricRecord",),
+    "facts": ("ConfigRecord",),
+    "error": ("ConfigRecord",),
 }
 _KINDS = tuple(_TYPES)
 # One spelling for each client, and none so long that it is costly to read.
@@ -125,13 +126,15 @@ def pack(
     Parcels that hold the same ``arrays`` object share one record, which is encoded,
     and carried to a node, once. Of a parcel no empty record travels, unless it is all.
     """
+    from flwr import app
+
     encoded: dict[int, ConfigRecord | ArrayRecord] = {}
-    content = RecordDict({_HEADER: ConfigRecord(dict(header or {}))})
+    content = app.RecordDict({_HEADER: app.ConfigRecord(dict(header or {}))})
     for client_id in sorted(parcels):
         parcel = parcels[client_id]
         if parcel.error:
-            content[f"{client_id}/error"] = ConfigRecord({"reason": parcel.error})
-            content[f"{client_id}/metrics"] = MetricRecord(dict(parcel.metrics))
+            content[f"{client_id}/error"] = app.ConfigRecord({"reason": parcel.error})
+            content[f"{client_id}/metrics"] = app.MetricRecord(dict(parcel.metrics))
             continue
         if parcel.arrays:
             key = id(parcel.arrays)
@@ -141,9 +144,9 @@ def pack(
         if parcel.evaluation:
             content[f"{client_id}/evaluation"] = _encode(parcel.evaluation)
         if parcel.facts:
-            content[f"{client_id}/facts"] = ConfigRecord(dict(parcel.facts))
+            content[f"{client_id}/facts"] = app.ConfigRecord(dict(parcel.facts))
         if parcel.metrics or not (parcel.arrays or parcel.evaluation or parcel.facts):
-            content[f"{client_id}/metrics"] = MetricRecord(dict(parcel.metrics))
+            content[f"{client_id}/metrics"] = app.MetricRecord(dict(parcel.metrics))
     return content
 
 
@@ -171,8 +174,10 @@ def read_header(content: RecordDict) -> dict[str, Scalar]:
     WireError
         There is no header.
     """
+    from flwr import app
+
     header = content.get(_HEADER)
-    if not isinstance(header, ConfigRecord):
+    if not isinstance(header, app.ConfigRecord):
         raise WireError(
             f"message has no {_HEADER!r} record, got {shortened(sorted(content))}; both"
             " ends must run the same version of fedgraph_flwr"
@@ -216,10 +221,10 @@ def read_parcel(
         A record is of another type than its name says, or not decodable.
     """
     for kind, record in records.items():
-        if not isinstance(record, _TYPES[kind]):
+        if type(record).__name__ not in _TYPES[kind]:  # Flower makes no others
             raise WireError(
                 f"record {kind!r} of client {client} is a {type(record).__name__},"
-                f" expected a {' or '.join(t.__name__ for t in _TYPES[kind])}"
+                f" expected a {' or '.join(_TYPES[kind])}"
             )
     metrics = read_numbers(records)
     if strange := sorted(set(records.get("metrics", ())) - set(metrics)):
@@ -228,7 +233,7 @@ def read_parcel(
         )
     if "error" in records:
         return Parcel(error=_reason(client, records), metrics=metrics)
-    facts = records.get("facts", ConfigRecord())
+    facts = records.get("facts", {})
     if strange := [k for k, v in facts.items() if not isinstance(v, Scalar)]:
         raise WireError(
             f"facts {shortened(strange)} of client {client} are neither text, number"
@@ -248,8 +253,10 @@ def read_parcel(
 
 def read_numbers(records: Records) -> dict[str, int | float]:
     """Read those metrics of a client that are single numbers."""
+    from flwr import app
+
     record = records.get("metrics")
-    if not isinstance(record, MetricRecord):
+    if not isinstance(record, app.MetricRecord):
         return {}
     return {
         k: v
@@ -304,23 +311,27 @@ def _parts(of: Any) -> dict[str, Any]:
     return found
 
 
-def _scalars(record: ConfigRecord) -> dict[str, Scalar]:
+def _scalars(record: Mapping[str, Any]) -> dict[str, Scalar]:
     return {k: v for k, v in record.items() if isinstance(v, Scalar)}
 
 
 def _encode(arrays: NamedArrays) -> ConfigRecord | ArrayRecord:
+    from flwr import app
+
     blob = encode(arrays)
     if len(blob) <= _WHOLE:
-        return ConfigRecord({_PACKED: blob})
-    return ArrayRecord({_PACKED: Array(np.frombuffer(blob, np.uint8))})
+        return app.ConfigRecord({_PACKED: blob})
+    return app.ArrayRecord({_PACKED: app.Array(np.frombuffer(blob, np.uint8))})
 
 
 def _decode(client: int, record: ConfigRecord | ArrayRecord) -> NamedArrays:
+    from flwr import app
+
     try:
         ((name, value),) = record.items()
         if name == _PACKED and isinstance(value, bytes):
             return read_arrays(value)
-        if not isinstance(value, Array):
+        if not isinstance(value, app.Array):
             raise ValueError(f"got {type(value).__name__} {shortened(name)}")
         packed = value.numpy()
         if name != _PACKED or packed.dtype != np.uint8 or packed.ndim != 1:
@@ -348,7 +359,9 @@ def read_arrays(blob: bytes) -> NamedArrays:
     num_arrays = blob.count(b"{", 8, 8 + int.from_bytes(blob[:8], "little")) - 1
     if num_arrays > _MOST_ARRAYS:
         raise ValueError(f"got {num_arrays} arrays, more than {_MOST_ARRAYS}")
-    return dict(sorted(decode_arrays(blob).items()))  # it gives them in any order
+    from safetensors.numpy import load
+
+    return dict(sorted(load(blob).items()))  # it gives them in any order
 
 
 def flatten(arrays: NamedArrays) -> NDArray[np.float64]:

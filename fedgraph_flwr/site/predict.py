@@ -7,14 +7,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, StorageError
 from ..trained import load_model
 from ..trained.model import Predictions
+from ..trained.model_folder import Temperatures
 from .findings import AsJson, CacheDir, Device
+
+if TYPE_CHECKING:
+    from ..trained.trust import Trust
 
 _SHOWN = 10  # items that cannot be predicted
 
@@ -94,6 +98,10 @@ def predict(
     if threshold is not None:
         found = replace(found, thresholds=_given(found, threshold))
     found.write(out)
+    kept = loaded.kept.notes
+    if trust and trust.temperatures:
+        kept = [*trust.notes, _keep(trust, model, loaded.name)]
+    before = replace(found, temperatures=()).calibration_error()
     facts = {
         "model": loaded.name,
         "out": str(out),
@@ -101,10 +109,11 @@ def predict(
         "metric": found.metric,
         "score": _finite(found.score()),
         "calibration_error": _finite(found.calibration_error()),
+        "calibration_error_before": _finite(before if found.temperatures else None),
         "by_target": {t: _finite(v) for t, v in found.by_target().items()},
         "thresholds": dict(found.thresholds),
         "notes": [
-            *(trust.notes if trust else []),
+            *kept,
             *_called(found, is_given=threshold is not None),
             *_ranking(found),
         ],
@@ -117,6 +126,17 @@ def predict(
     else:
         _tell(found, facts)
     return 1 if found.unfit else 0
+
+
+def _keep(trust: Trust, model: Path, name: str) -> str:
+    """Keep the temperatures beside the model, where the next prediction finds them."""
+    try:
+        Temperatures(temperatures=trust.temperatures, notes=trust.notes).write(
+            model, name
+        )
+    except StorageError as error:
+        return f"not kept for further predictions: {error}"
+    return "kept beside the model, for further predictions"
 
 
 def _given(found: Predictions, threshold: float) -> dict[str, float]:
@@ -160,7 +180,9 @@ def _tell(found: Predictions, facts: Mapping[str, Any]) -> None:
         for target, of_one in facts["by_target"].items():
             print(f"test {found.metric} of {target}: {of_one}")
         if (gap := facts["calibration_error"]) is not None:
-            print(f"test expected calibration error: {gap:.4f}")
+            before = facts["calibration_error_before"]
+            words = "" if before is None else f", {before:.4f} without a temperature"
+            print(f"test expected calibration error: {gap:.4f}{words}")
     for words in facts["notes"]:
         print(words)
     for name, why in found.unfit[:_SHOWN]:

@@ -38,11 +38,12 @@ from ..core.process import choose_device
 from ..core.tasks import AVERAGE_PRECISION
 from ..registry import find_method, on_data
 from ..resolve import defaults
-from .model_folder import EMBEDDING, About, read_about, read_weights
-from .trust import Trust
+from .model_folder import EMBEDDING, About, Temperatures, read_about, read_weights
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from .trust import Trust
 
 _NUMBERS = ("regression", EMBEDDING)  # kinds whose outputs are told as they are
 MEASURES = {"roc-auc": roc_auc, "mae": mean_absolute_error}  # of labels of tasks
@@ -207,6 +208,11 @@ class Predictions:
         """
         import pandas as pd  # here: it takes half a second
 
+        head, *rows = self._rows()
+        return pd.DataFrame(rows, columns=head, dtype=object)
+
+    def _rows(self) -> list[list[Any]]:
+        """Head and rows of the table."""
         names, labels = self.labels_of, self.labels
         found: dict[str, Any] = {self.column: self.names}
         outputs = dict(zip(names, self.probabilities.T.tolist(), strict=True))
@@ -226,9 +232,13 @@ class Predictions:
             for task, column in zip(names, labels.T, strict=True):
                 found[f"label({task})"] = [*map(_number, column)]
         found |= {name: [*map(float, of)] for name, of in self.doubts.items()}
-        unfit = pd.DataFrame(self.unfit, columns=[self.column, "problem"])
-        whole = pd.concat([pd.DataFrame({**found, "problem": ""}), unfit])
-        return whole.astype(object).fillna("")
+        told = zip(*found.values(), strict=True)
+        gap = [""] * (len(found) - 1)
+        return [
+            [*found, "problem"],
+            *(["" if cell != cell else cell for cell in row] + [""] for row in told),
+            *([name, *gap, why] for name, why in self.unfit),
+        ]
 
     def write(self, path: str | Path) -> None:
         """Write the table as CSV.
@@ -237,8 +247,7 @@ class Predictions:
         ------
         StorageError
         """
-        table = self.table()
-        write_csv(Path(path), (table.columns, *table.itertuples(index=False)))
+        write_csv(Path(path), self._rows())
 
 
 def _number(value: float) -> str:
@@ -257,6 +266,7 @@ class TrainedModel:
     module: nn.Module
     settings: RunSettings
     device: torch.device
+    kept: Temperatures = field(default_factory=Temperatures)
 
     def predict_folder(
         self, path: str | Path, trust: Trust | None = None
@@ -273,6 +283,15 @@ class TrainedModel:
         ConfigError, DataError
             The data cannot be read, or do not fit the model.
         """
+        try:
+            return self._predicted(path, trust)
+        except ModuleNotFoundError as error:  # PyTorch brings no RDKit, nor SciPy
+            raise DataError(
+                f"{path} cannot be predicted here: {error}; install it, e.g. pip"
+                f" install {error.name}"
+            ) from error
+
+    def _predicted(self, path: str | Path, trust: Trust | None) -> Predictions:
         settings, tasks, items = self.settings, self._tasks, self.new_items(path)
         graphs = items.graphs
         rows = np.arange(len(graphs.y))
@@ -347,6 +366,8 @@ class TrainedModel:
 
         Parameters, ``Raises`` as :meth:`predict_test`.
         """
+        from .trust import Trust  # here: SciPy and scikit-learn
+
         own = self.read(path, self._owner(client))
         outputs = self.outputs(own)[: len(own.val)]
         return Trust.of(own, outputs, self.about.kind, self.about.outputs)
@@ -368,17 +389,18 @@ class TrainedModel:
 
         Thresholds are probabilities, and move with them.
         """
-        if trust is None:
+        if not (trust or self.kept.temperatures):
             return {}
+        temperatures = (trust or self.kept).temperatures
         limits = dict(self.about.thresholds.get(self.name, {}))
         for name, p in limits.items():
             of = self.about.outputs.index(name) if self.about.kind == "binary" else 0
-            odds, t = np.log(p) - np.log1p(-p), trust.temperatures[of]
+            odds, t = np.log(p) - np.log1p(-p), temperatures[of]
             # A hair lower, so that rounding calls nobody otherwise.
             limits[name] = float(1 / (1 + np.exp(-odds / t))) * (1 - 1e-12)
         return {
-            "temperatures": trust.temperatures,
-            "doubts": trust.doubts(graphs, at),
+            "temperatures": temperatures,
+            "doubts": trust.doubts(graphs, at) if trust else {},
             "thresholds": limits,
         }
 
@@ -519,6 +541,7 @@ def load_model(
         module=module.to(where).eval(),
         settings=replace(spec.settings, cache_dir=cache_dir),
         device=where,
+        kept=Temperatures.read(path, name, about),
     )
 
 
@@ -571,6 +594,7 @@ def check_plugin(key: str, name: str) -> None:
     if origin(module) is None and module not in sys.modules:
         raise DataError(
             f"the model's {key} is {name!r}, in a module {module!r} outside of this"
-            " project, which a model folder may not import; if you trust it, put"
-            " it into folder plugins, or import it yourself before load_model"
+            " project, which a model folder may not import; if you trust it (method.py"
+            " of the folder is a copy), put it into folder plugins, or import it"
+            " yourself before load_model"
         )

@@ -1,7 +1,8 @@
 """The model folder: weights, what they belong to, a card, and a hash of each file.
 
 ``NAME.safetensors`` for each model, ``model.json``, ``schema.toml`` where data have
-one, ``README.md``, and ``SHA256SUMS``, which ``sha256sum -c`` reads.
+one, ``method.py`` of a plug-in, ``README.md``, and ``SHA256SUMS``, which ``sha256sum
+-c`` reads.
 """
 
 from __future__ import annotations
@@ -10,19 +11,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    TypeAdapter,
-    ValidationError,
-)
 
+from ..core.checked import Wrong, between, checked, finite, one_of, positive
 from ..core.errors import DataError
 from ..core.files import (
     names_in,
@@ -33,6 +27,7 @@ from ..core.files import (
     write_json,
     write_text,
 )
+from ..core.plugins import is_plugin, origin, split
 from ..resolve import tables
 
 _WHAT = {
@@ -81,6 +76,12 @@ nobody who may not know that.
 """
 
 
+def _plugin_file(about: About) -> Path | None:
+    """File of a method of one's own, which has the class of the model."""
+    name = str(about.config["method"])
+    return origin(split(name)[0]) if is_plugin(name) else None
+
+
 def _thresholds(about: About) -> str:
     """Write a line of the card for each model that has thresholds."""
     return "".join(
@@ -94,15 +95,20 @@ def _thresholds(about: About) -> str:
 def _how(about: About) -> str:
     if about.architecture is None:
         return f"**These weights alone do not predict:** {about.why_not}."
-    return """With this project's code, without Flower:
+    own = """
+Without it: `method.py` has the class of the model. Its `load_state_dict` takes what
+`safetensors.torch.load_file` reads; the widths are `architecture` in `model.json`.
+"""
+    return f"""With this project's code, PyTorch and PyTorch Geometric, without Flower:
 
     from fedgraph_flwr.trained import load_model
     predictions = load_model("THIS FOLDER").predict_folder("NEW DATA")
-    predictions.write("predictions.csv")"""
+    predictions.write("predictions.csv")
+{own * bool(_plugin_file(about))}"""
 
 
 ABOUT, SUMS, CARD = "model.json", "SHA256SUMS", "README.md"
-SCHEMA = "schema.toml"
+SCHEMA, METHOD = "schema.toml", "method.py"
 # Keys of a run that name folders and files of the machine it ran on.
 PLACES = tuple(
     key
@@ -112,6 +118,7 @@ PLACES = tuple(
 )
 Arrays = Mapping[str, NDArray[np.generic]]
 EMBEDDING = "embedding"  # kind of outputs that are no prediction
+_TEMPERATURE = ".temperature.json"
 _CURE = "copy the model folder again, whole"
 
 
@@ -133,8 +140,9 @@ def _config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config
 
 
-_Line = Annotated[str, AfterValidator(_line)]
-_Config = Annotated[Mapping[str, bool | int | float | str], AfterValidator(_config)]
+_Line = Annotated[str, _line]
+_Config = Annotated[Mapping[str, bool | int | float | str], _config]
+_Width = Annotated[int, between(1, 2**62)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,19 +189,19 @@ class About:
         It is so rare that average precision, and not the metric, chose rounds.
     """
 
-    __pydantic_config__ = ConfigDict(strict=True)
+    OPEN: ClassVar[bool] = True
 
     format: Literal[1] = 1
     experiment: _Line
     config: _Config
-    kind: Annotated[str, Field(pattern=f"^({'|'.join(_WHAT)})$")]
-    metric: Annotated[str, Field(pattern="^(accuracy|roc-auc|mae)$")]
+    kind: Annotated[str, one_of(*_WHAT)]
+    metric: Annotated[str, one_of("accuracy", "roc-auc", "mae")]
     rounds: int
     outputs: list[_Line]
     columns: _Line
-    architecture: Mapping[str, PositiveInt] | None
+    architecture: Mapping[str, _Width] | None
     why_not: _Line
-    models: Mapping[Annotated[str, AfterValidator(_file)], list[int]]
+    models: Mapping[Annotated[str, _file], list[int]]
     schema: str = ""
     scores: Mapping[str, Any] = field(default_factory=dict)
     lineage: list[Mapping[str, Any]] = field(default_factory=list)
@@ -203,7 +211,37 @@ class About:
     by_precision: bool = False
 
 
-_ABOUT = TypeAdapter(About)  # the folder may be a stranger's, and its hashes with it
+@dataclass(frozen=True, kw_only=True)
+class Temperatures:
+    """By what logits are divided: one number, or one for each target; empty: 1.
+
+    No hash of the folder vouches for the file: who has the folder fits it by own data.
+    """
+
+    temperatures: tuple[Annotated[float, finite, positive], ...] = ()
+    notes: list[_Line] = field(default_factory=list)
+
+    def write(self, path: Path, name: str) -> None:
+        """Write beside the model of this name; StorageError if that cannot be."""
+        write_json(path / f"{name}{_TEMPERATURE}", asdict(self))
+
+    @classmethod
+    def read(cls, path: Path, name: str, about: About) -> Temperatures:
+        """Read what was written; none without a file. DataError if it is damaged."""
+        file = path / f"{name}{_TEMPERATURE}"
+        try:
+            if not file.is_file():
+                return cls()
+            found: Temperatures = checked(cls, json.loads(file.read_bytes()))
+            count = len(about.outputs) if about.kind == "binary" else 1
+            if len(found.temperatures) != count:
+                raise ValueError(f"has {len(found.temperatures)}, expected {count}")
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(
+                f"{file} cannot be read: {error}; delete it, or fit anew by"
+                " --trained-on"
+            ) from error
+        return found
 
 
 def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,6 +259,8 @@ def write_folder(path: Path, models: Mapping[str, Arrays], about: About) -> None
     StorageError
     """
     remove(path / SUMS)  # the folder is none until it is whole
+    for name in names_in(path, f"*{_TEMPERATURE}"):  # of other weights
+        remove(path / name)
     for name in names_in(path, "*.safetensors"):
         if name.removesuffix(".safetensors") not in models:
             remove(path / name)
@@ -233,6 +273,9 @@ def write_folder(path: Path, models: Mapping[str, Arrays], about: About) -> None
     if about.schema:
         write_text(path / SCHEMA, about.schema)
         names.append(SCHEMA)
+    if file := _plugin_file(about):
+        write_text(path / METHOD, file.read_text(encoding="utf-8"))
+        names.append(METHOD)
     lines = [f"{sha256_of(path / name)}  {name}\n" for name in sorted(names)]
     write_text(path / SUMS, "".join(lines))
 
@@ -259,15 +302,16 @@ def read_about(path: Path) -> About:
         )
     _check(path, ABOUT)
     try:
-        about = _ABOUT.validate_json((path / ABOUT).read_bytes())
+        # The folder may be a stranger's, and its hashes with it.
+        about: About = checked(About, json.loads((path / ABOUT).read_bytes()))
         if not (path / SCHEMA).is_file():
             return about
         _check(path, SCHEMA)
         return replace(about, schema=(path / SCHEMA).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        odd = error.errors() if isinstance(error, ValidationError) else []
-        keys = sorted({str(e["loc"][0]) for e in odd if e["loc"]})
-        why = f"it has a wrong value of {', '.join(keys)}" if keys else error
+    except (OSError, ValueError, RecursionError) as error:
+        why: object = error
+        if isinstance(error, Wrong) and error.place:
+            why = f"it has a wrong value of {error.place[0]}, which {error.must}"
         raise DataError(
             f"{path / ABOUT} cannot be read: {why}; use the version of this project"
             " that wrote it"

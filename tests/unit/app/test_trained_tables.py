@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import csv
+import re
 import shutil
+import subprocess
+import sys
+from importlib.metadata import packages_distributions, requires
 
 import numpy as np
 import pytest
@@ -11,12 +15,16 @@ import torch
 import toys
 from commands import at_site
 from matrix import mostly_slow
+from safetensors.torch import load_file
+from torch import nn
+from torch_geometric.nn import GATConv, GINEConv, SAGEConv
 
 from clients.graphs.node_data import NodeData
 from datasets.own.graph_tables import build
 from datasets.splits import with_roles
 from datasets.tabular.schema_file import read_schema
 from fedgraph_flwr.core.errors import ConfigError, DataError
+from fedgraph_flwr.core.files import project_root
 from fedgraph_flwr.trained import load_model
 from fedgraph_flwr.trained.model_folder import read_about
 from simulations.inline import run_inline
@@ -216,3 +224,113 @@ def test_embeddings_of_new_graphs_are_those_that_the_run_kept(tmp_path, method):
     assert shared.score() is None
     with pytest.raises(ConfigError, match=r"its run tested none.*without --test"):
         load_model(own / "model").predict_test(tmp_path / "data" / "site-1")
+
+
+def without(*kept):
+    """Top-level modules that these distributions do not bring, with what they need."""
+    has, ahead = set(), list(kept)
+    while ahead:
+        name = re.match(r"[\w.-]+", ahead.pop())[0].lower().replace("_", "-")
+        if name not in has:
+            has.add(name)
+            try:
+                ahead += [r for r in requires(name) or () if "extra ==" not in r]
+            except ModuleNotFoundError:
+                continue  # of another platform
+    return [
+        module
+        for module, owners in packages_distributions().items()
+        if not has & {o.lower().replace("_", "-") for o in owners}
+    ]
+
+
+PREDICT = """
+import sys
+from importlib.machinery import PathFinder
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.split(".")[0] not in {gone}:
+            return super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+from fedgraph_flwr.trained import load_model
+load_model({model!r}).predict_folder({data!r}).write({out!r})
+assert not {gone} & {{m.split(".")[0] for m in sys.modules}}
+"""
+
+
+def molecules(folder, seed, *, targets=True):
+    folder.mkdir(parents=True)
+    head = ["smiles", *(["y"] if targets else [])]
+    rows = [[s + "C" * k, *([k % 2] if targets else [])] for k in range(8) for s in
+            ("CO", "CN", "C=O")]  # fmt: skip
+    write(folder / "m.csv", head, rows)
+
+
+ALONE = {
+    "gin": ("fedavg", "graphs-csv", write_graphs, {}, None),
+    "links": ("fedavg", "graph-csv", write_nodes, {"task": "link-prediction"}, None),
+    "gat": ("examples.gat_nodes:METHOD", "graph-csv", write_nodes, {},
+            lambda f, h, k: {"first": GATConv(f, h, heads=2),
+             "last": GATConv(2 * h, k)}),
+    "gine": ("examples.gine:METHOD", "graphs-csv", write_graphs, {},
+             lambda f, h, k: {"pre": nn.Linear(f, h), "post": nn.Linear(h, k), "convs":
+             nn.ModuleList(GINEConv(nn.Linear(h, h), edge_dim=3) for _ in range(2))}),
+    "sage": ("examples.sage:METHOD", "graphs-csv", write_graphs, {},
+             lambda f, h, k: {"pre": nn.Linear(f, h), "post": nn.Linear(h, k),
+             "convs": nn.ModuleList(SAGEConv(h, h) for _ in range(2))}),
+    "molecules": ("fedavg", "smiles-csv", molecules, {"csv-label-columns": "y"}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", mostly_slow(ALONE, fast=["gat", "molecules"]))
+def test_a_model_predicts_alone_and_its_weights_are_those_of_plain_layers(
+    tmp_path, case, monkeypatch
+):
+    method, dataset, make, own, plain = ALONE[case]
+    for name, seed in {"data": 0, "new": 1}.items():
+        make(tmp_path / name, seed, targets=name == "data")
+    data, new = tmp_path / "data", tmp_path / "new"
+    if dataset == "smiles-csv":
+        data, new = data / "m.csv", new / "m.csv"
+    else:
+        schema = ["schema", str(data), "--out", str(data / "schema.toml")]
+        assert at_site([*schema, "--min-count", "1"]) == 0
+    if case == "links":
+        write(new / "pairs.csv", ["source", "target"], [["a0", "a1"], ["a2", "a9"]])
+    places = {f"{k}-dir": str(tmp_path / k) for k in ("state", "results", "cache")}
+    path = run_inline({**toys.TINY, **places, "data-dir": str(data), "dataset": dataset,
+        "method": method, "num-clients": 1, "num-server-rounds": 1, "shared-group":
+        "all", **own})  # fmt: skip
+    models, out = path / "models", tmp_path / "alone.csv"
+    here = load_model(models)
+    here.predict_folder(new).write(tmp_path / "here.csv")
+    kept = ["rdkit"] if case == "molecules" else []
+    gone = set(without("torch", "torch-geometric", *kept))
+    assert {
+        "flwr",
+        "ray",
+        "sklearn",
+        "scipy",
+        "pandas",
+        "pydantic",
+        "safetensors",
+    } <= gone
+    code = PREDICT.format(gone=gone, model=str(models), data=str(new), out=str(out))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert out.read_bytes() == (tmp_path / "here.csv").read_bytes()
+    if case == "molecules":
+        monkeypatch.setitem(sys.modules, "rdkit", None)
+        with pytest.raises(
+            DataError, match=r"cannot be predicted here.*pip install rdkit"
+        ):
+            here.predict_folder(new)
+    if plain:
+        spec = here.spec
+        widths = spec.num_features, spec.settings.hidden_dim, spec.num_classes
+        net = nn.ModuleDict(plain(*widths))
+        net.load_state_dict(load_file(models / "global.safetensors"))
+        file = method.split(":")[0].replace(".", "/") + ".py"
+        assert (models / "method.py").read_text() == (project_root() / file).read_text()
+        assert "method.py" in (models / "SHA256SUMS").read_text()

@@ -179,18 +179,32 @@ def test_data_of_the_training_calibrate_and_tell_what_is_unlike(site, tmp_path, 
     data, out = str(site[0] / "data" / "site-1.csv"), tmp_path / "p.csv"
     (tmp_path / "new.csv").write_text("smiles\nCSCI\nC[Si](C)(C)C\n")
     trusting = ["--trained-on", data, "--out", str(out)]
-    assert at_site(["predict", str(own_model(site)), data, "--test", *trusting]) == 0
+    model = shutil.copytree(own_model(site), tmp_path / "model")
+    given = ["predict", str(model), data, "--test", "--out", str(out)]
+    assert at_site(given) == 0
+    plain, told = toys.csv_rows(out), capsys.readouterr().out
+    before = re.search(r"test expected calibration error: (0\.\d+)\n", told)[1]
+    assert at_site(["predict", str(model), data, "--test", *trusting]) == 0
     told = capsys.readouterr().out
+    assert f", {before} without a temperature" in told
+    assert "kept beside the model" in told
     assert re.search(r"temperature of amine: \d.*, fitted on 10 validation items", told)
     assert "test expected calibration error: 0." in told
     calibrated = toys.csv_rows(out)
-    plain = ["predict", str(own_model(site)), data, "--test", "--out", str(out)]
-    assert at_site(plain) == 0
-    for row, other in zip(calibrated, toys.csv_rows(out), strict=True):
+    assert at_site(given) == 0  # by the temperature that was kept
+    assert "fitted on 10 validation items" in capsys.readouterr().out
+    again = toys.csv_rows(out)
+    for row, other, kept in zip(calibrated, plain, again, strict=True):
         assert row["prediction(amine)"] == other["prediction(amine)"]
-        assert row["p(amine)"] != other["p(amine)"]
-        assert "unlike" not in other
-    shared = [str(site[1] / "models"), str(tmp_path / "new.csv"), *trusting]
+        assert row["p(amine)"] == kept["p(amine)"] != other["p(amine)"]
+        assert "unlike" in row
+        assert "unlike" not in kept
+    for damage in ("{", '{"temperatures": [0]}', '{"temperatures": [1, 2, 3]}'):
+        next(model.glob("*.temperature.json")).write_text(damage)
+        assert at_site(given) == 2
+        assert "delete it, or fit anew by --trained-on" in capsys.readouterr().err
+    models = shutil.copytree(site[1] / "models", tmp_path / "models")
+    shared = [str(models), str(tmp_path / "new.csv"), *trusting]
     assert at_site(["predict", *shared]) == 2
     assert "by --client ID" in capsys.readouterr().err
     assert at_site(["predict", *shared, "--client", "1"]) == 0
