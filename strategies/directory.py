@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from logging import INFO, WARNING
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from flwr.app import Error, Message, MessageType
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from pydantic import Field as Checked
-from pydantic import StrictInt, StrictStr, TypeAdapter, ValidationError
 
 from fedgraph_flwr.common_fields import COMMON
+from fedgraph_flwr.core.checked import at_most, checked
 from fedgraph_flwr.core.config import RunSettings
 from fedgraph_flwr.core.errors import (
     DataError,
@@ -52,8 +52,7 @@ from .sending import pause_s
 
 _COUNTS = "num-train", "num-val", "num-test", "num-features", "num-classes", "group"
 _SELDOM = "num-edge-features", "num-graph-features"
-_NAMES = TypeAdapter(list[Annotated[StrictStr, Checked(max_length=1000)]])  # of tasks
-_IDS = TypeAdapter(list[StrictInt])
+_Names: TypeAlias = list[Annotated[str, at_most(1000)]]  # of tasks
 _MOST_TEXT = 2**20  # characters of all names and texts: every checkpoint holds them
 _LASTING = (  # what a client must not change within a run
     *("split_hash", "raw_sha256", "identity", "tasks", "task_ids"),
@@ -120,9 +119,9 @@ def read_introduction(client: int, node: int, parcel: Parcel) -> ClientInfo:
     if missing := needed - counts.keys() - facts.keys():
         raise WireError(f"it lacks {sorted(missing)}")
     try:
-        tasks = _NAMES.validate_json(str(facts.get("tasks", "[]")))
-        ids = _IDS.validate_json(str(facts.get("task-ids", "[]")))
-    except ValidationError as error:
+        tasks = checked(_Names, json.loads(str(facts.get("tasks", "[]"))))
+        ids = checked(list[int], json.loads(str(facts.get("task-ids", "[]"))))
+    except (ValueError, RecursionError) as error:
         raise WireError(f"its tasks are no lists: {shortened(str(error))}") from error
     if ids != sorted({*ids} & {*range(len(tasks))}):
         raise WireError(f"its task ids are {shortened(ids)}, expected ascending ones")

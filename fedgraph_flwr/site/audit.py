@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import pandas as pd
 import typer
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from fedgraph_flwr.core.audit_log import (
     ANSWERED,
@@ -21,6 +21,8 @@ from fedgraph_flwr.core.audit_log import (
     check_log,
     name_message,
 )
+from fedgraph_flwr.core.checked import Wrong
+from fedgraph_flwr.core.checked import checked as as_written
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.words import at_most
 from fedgraph_flwr.results.progress import ENDED, RECEIVED, RUN
@@ -39,22 +41,24 @@ def _printable(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_printable)]
+Text = Annotated[str, _printable]
 
 
-class _Sent(BaseModel):
+@dataclass(frozen=True)
+class _Sent:
     """What the server got from a client."""
 
-    model_config = ConfigDict(strict=True)
+    OPEN: ClassVar[bool] = True
 
     bytes: int
     sha256: Text
 
 
-class Line(BaseModel):
+@dataclass(frozen=True)
+class Line:
     """What is read of a line of a log; the log may be a stranger's."""
 
-    model_config = ConfigDict(strict=True)
+    OPEN: ClassVar[bool] = True
 
     event: Text = ""
     run: int | None = None
@@ -68,9 +72,9 @@ class Line(BaseModel):
     sha256: Text = ""
     config_sha256: Text = ""
     code_sha256: Text = ""
-    sent: dict[Text, int | _Sent] = {}
-    spent_after: dict[Text, float] = {}
-    consents: list[Text] = []
+    sent: Mapping[Text, _Sent | int] = field(default_factory=dict)
+    spent_after: Mapping[Text, float] = field(default_factory=dict)
+    consents: tuple[Text, ...] = ()
 
     def is_ours(self) -> bool:
         """Whether this version writes such lines."""
@@ -168,8 +172,8 @@ def _read(path: Path) -> tuple[Checked, list[Line]]:
     lines = []
     for record in checked.records:
         try:
-            line = Line.model_validate(record)
-        except (ValidationError, RecursionError):
+            line = as_written(Line, record)
+        except (Wrong, RecursionError):
             line = None
         if line is not None and line.is_ours():
             lines.append(line)
