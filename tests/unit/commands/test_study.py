@@ -13,6 +13,7 @@ from scipy import stats
 from fedgraph_flwr.core.command import STOPPED
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.reader import read_series
 from simulations import study
 from simulations.cli import main as fedgraph
 from simulations.markup import markdown
@@ -203,6 +204,7 @@ def test_results_on_other_data_replace_none_and_are_refused():
         "gcfl-other-processor",
         "hostile",
         "natural",
+        "nodes",
         "spreadgnn",
     ],
 )
@@ -238,17 +240,23 @@ def test_a_row_is_named_after_the_nearest_preset():
 
 
 def test_a_run_becomes_a_result(run):
-    folder = run("fedavg", **{"num-server-rounds": 2}).path
+    folder = run("fedavg", **{"num-server-rounds": 6}).path
     (one,) = find_runs([folder]).runs
     found, partial = from_run(one, "a", per_client=True)
     assert partial == []
-    assert (found["row"], found["rounds"], found["seed"]) == ("a", 2, one.seed)
+    assert (found["row"], found["rounds"], found["seed"]) == ("a", 6, one.seed)
     assert found["metric"] == "accuracy"
     for rule in ("final", "best_val", "best_snapshot"):
         assert found[rule] == one.summary[rule]["mean"]
         assert found[f"{rule} per client"] == one.per_client(rule)
     assert found["validation"] == one.summary["best_val"]["validation"]
     assert one.summary["weights_sha256"].startswith(found["weights"])
+    tests = read_series(
+        folder, split="test", point="post_aggregation", metric="accuracy"
+    )
+    best = {c: max(of[1:]) for c, of in tests.items()}
+    assert found["best_round per client"] == best != one.per_client("final")
+    assert found["best_round"] == pytest.approx(sum(best.values()) / len(best))
     assert found["edge_epsilon"] == 0
     assert found["data"] == ""  # toys have no files
     without, _ = from_run(one, "a", per_client=False)
