@@ -149,87 +149,27 @@ def build(
     unfit : list of (str, str)
         Name of the graph or node that each entry of ``bad`` leaves out, and the entry.
     """
-    problems, is_whole = list[Problem](), schema.dataset == GRAPHS_CSV
-    flaws, more = list[Flaw](), list[Flaw]()
+    is_whole = schema.dataset == GRAPHS_CSV
     tables = find_tables(folder, whole_graphs=is_whole)
     not_used = list_unused(tables, schema)
-    key, table = "graph" if is_whole else "node", tables.graphs or tables.nodes
-    units = read_units(table, key, schema, needs_targets=needs_targets)
-    number_of = {name: row for row, name in enumerate(units.names)}
-    x = read_features(tables.nodes, schema, flaws)
-    remarks = tables.told
-    remarks += remark(tables.nodes, {f.column: f.categories for f in schema.features})
-    if needs_targets:
-        remarks += remark(table, dict.fromkeys(schema.targets, schema.classes))
-    if is_whole:
-        is_bad = note(table, units.flaws, problems, units.names)
-        nodes = _whole_nodes(tables, schema, number_of, flaws, problems)
-        node_graph, node_name, bad_nodes, name_of = nodes
-    else:
-        is_bad = bad_nodes = note(table, units.flaws + flaws, problems, units.names)
-        if schema.makes_nodes:
-            units, x, is_bad = _with_outsiders(tables, units, x, is_bad, number_of)
-            bad_nodes = is_bad
-        node_graph = np.zeros(len(is_bad), np.int64)
-        node_name, name_of = np.arange(len(is_bad)), number_of
-    beside = read_edge_rows(tables.edges, schema, more, needs_targets=needs_targets)
-    edge_graph, ends, bad_edges = _edges(
-        tables, schema, number_of, name_of, node_graph, node_name, problems, more
-    )
-    fits: BoolArray = np.asarray((ends >= 0).all(axis=0))
-    is_open = np.zeros_like(is_bad)  # graphs that fit, but have no class
-    if is_whole:
-        is_bad[node_graph[bad_nodes & (node_graph >= 0)]] = True
-        is_bad[edge_graph[bad_edges & (edge_graph >= 0)]] = True
-        _without_nodes(tables, units.names, node_graph, is_bad, problems)
-        if schema.classes and needs_targets:
-            is_open = (units.y < 0) & ~is_bad
-    elif len(fits) and not fits.any():
-        got = first_few(problems[-1:]) or "other names"
-        none = f"{tables.edges.path}: none of its {len(fits)} row(s)"
-        if len({row for row, *_ in more}) == len(fits):
-            raise DataError(f"{none} can be used, got: {got}")
-        raise DataError(
-            f"{none} joins two nodes of {tables.nodes.name}, got: {got}; write source"
-            " and target as column 'node' has them"
-        )
-    else:
-        bad_edges = bad_edges | (fits & is_bad[ends].any(axis=0))
-    keep = ~is_bad & ~is_open
-    shares = [
-        LeftOut(f"{key}s", len(keep), int(is_bad.sum())),
-        LeftOut("graphs for want of a label", len(keep), 0, int(is_open.sum())),
-        LeftOut(
-            "edges", len(fits), int(bad_edges.sum()), int((~fits & ~bad_edges).sum())
-        ),
-    ]
-    if is_whole:
-        outside = int(((node_graph < 0) & ~bad_nodes).sum())
-        shares.insert(2, LeftOut("nodes", len(x), int(bad_nodes.sum()), outside))
-    # What is predicted is listed item by item; an edge that is lost stands nowhere.
-    shares = [s for s in shares if needs_targets or s.what == "edges"]
+    read = _read(tables, schema, needs_targets=needs_targets)
+    units, problems = read.units, read.problems
+    keep = ~read.is_bad & ~read.is_open
     kept = np.flatnonzero(keep)
+    # What is predicted is listed item by item; an edge that is lost stands nowhere.
+    shares = _shares(read, is_whole=is_whole)
+    shares = [s for s in shares if needs_targets or s.what == "edges"]
     _check(folder, schema, len(kept), shares, problems, bad_rows)
-    rows, graph, ends = _cut_out(node_graph, ends, keep, is_whole=is_whole)
+    rows, graph, ends = _cut_out(read.node_graph, read.ends, keep, is_whole=is_whole)
     kept_edges = np.flatnonzero((ends >= 0).all(axis=0))
     ends = ends[:, kept_edges]
     node_ptr = pointer(np.bincount(graph, minlength=len(kept) if is_whole else 1))
-    beside = {name: array[kept_edges] for name, array in beside.items()}
+    beside = {name: array[kept_edges] for name, array in read.beside.items()}
     if "edge_y" in beside:
         beside["edge_row"] = kept_edges
     pairs, of_edges = arranged(ends, beside, schema, len(rows))
-    x = np.ascontiguousarray(x[rows])
-    remarks += far_columns(schema.features, tables.nodes, x)
-    if schema.edge_features:
-        own = beside["edge_attr"]
-        remarks += far_columns(schema.edge_features, tables.edges, own)
-    weights = np.abs(beside.get("edge_weight", np.zeros(0)))
-    if len(weights) and (mean := float(weights.mean())) > _HEAVY:
-        remarks.append(
-            f"{tables.edges.name}: messages are multiplied by weights of mean size"
-            f" {mean:.3g}; divide them alike at all sites, or make them an"
-            " [[edge_feature]] with shift and scale"
-        )
+    x = np.ascontiguousarray(read.x[rows])
+    remarks = [*read.remarks, *_of_size(tables, schema, x, beside)]
     if schema.degree:  # one-hot, as numbers of columns
         degrees = np.minimum(np.bincount(pairs[0], minlength=len(rows)), schema.degree)
         if schema.makes_nodes:
@@ -266,9 +206,147 @@ def build(
         not_used=not_used,
         num_dropped=_count_dropped(ends, len(rows), schema),
         left_out=[text for share in shares if (text := str(share))],
-        remarks=[*remarks, *same_look(f"{key}s", names)],
+        remarks=[*remarks, *same_look("graphs" if is_whole else "nodes", names)],
     )
     return made, names, [(p.name, str(p)) for p in problems]
+
+
+@dataclass
+class _Read:
+    """What the tables say before anything is left out; items are graphs, or nodes.
+
+    Parameters
+    ----------
+    units : Units
+        Of items.
+    x : array, shape (num_nodes, num_columns)
+        Features of nodes.
+    node_graph : int array, shape (num_nodes,)
+        Graph of each node; -1 is none.
+    ends : int array, shape (2, num_rows)
+        Nodes that each row of edges joins; -1 is none.
+    beside : dict of str to array
+        Of the same rows, as :func:`read_edge_rows` gives them.
+    is_bad, is_open : bool array, shape (num_items,)
+        A row of the item does not fit; the graph fits, but has no class.
+    bad_nodes, bad_edges : bool array
+        Rows that do not fit, and edges of nodes that do not.
+    """
+
+    units: Units
+    x: NDArray[Any]
+    node_graph: IntArray
+    ends: IntArray
+    beside: dict[str, NDArray[Any]]
+    is_bad: BoolArray
+    is_open: BoolArray
+    bad_nodes: BoolArray
+    bad_edges: BoolArray
+    problems: list[Problem]
+    remarks: list[str]
+
+
+def _read(tables: Tables, schema: Schema, *, needs_targets: bool) -> _Read:
+    """Read all rows; find those that do not fit."""
+    problems, flaws, more = list[Problem](), list[Flaw](), list[Flaw]()
+    is_whole, table = schema.dataset == GRAPHS_CSV, tables.graphs or tables.nodes
+    key = "graph" if is_whole else "node"
+    units = read_units(table, key, schema, needs_targets=needs_targets)
+    number_of = {name: row for row, name in enumerate(units.names)}
+    x = read_features(tables.nodes, schema, flaws)
+    told = {f.column: f.categories for f in schema.features}
+    remarks = [*tables.told, *remark(tables.nodes, told)]
+    if needs_targets:
+        remarks += remark(table, dict.fromkeys(schema.targets, schema.classes))
+    if is_whole:
+        is_bad = note(table, units.flaws, problems, units.names)
+        nodes = _whole_nodes(tables, schema, number_of, flaws, problems)
+        node_graph, node_name, bad_nodes, name_of = nodes
+    else:
+        is_bad = note(table, units.flaws + flaws, problems, units.names)
+        if schema.makes_nodes:
+            units, x, is_bad = _with_outsiders(tables, units, x, is_bad, number_of)
+        bad_nodes, node_graph = is_bad, np.zeros(len(is_bad), np.int64)
+        node_name, name_of = np.arange(len(is_bad)), number_of
+    beside = read_edge_rows(tables.edges, schema, more, needs_targets=needs_targets)
+    edge_graph, ends, bad_edges = _edges(
+        tables, schema, number_of, name_of, node_graph, node_name, problems, more
+    )
+    is_open = np.zeros_like(is_bad)
+    if is_whole:
+        is_bad[node_graph[bad_nodes & (node_graph >= 0)]] = True
+        is_bad[edge_graph[bad_edges & (edge_graph >= 0)]] = True
+        _without_nodes(tables, units.names, node_graph, is_bad, problems)
+        if schema.classes and needs_targets:
+            is_open = (units.y < 0) & ~is_bad
+    else:
+        fits: BoolArray = np.asarray((ends >= 0).all(axis=0))
+        _check_joined(tables, fits, len({row for row, *_ in more}), problems)
+        bad_edges = bad_edges | (fits & is_bad[ends].any(axis=0))
+    return _Read(
+        units,
+        x,
+        node_graph,
+        ends,
+        beside,
+        is_bad,
+        is_open,
+        bad_nodes,
+        bad_edges,
+        problems,
+        remarks,
+    )
+
+
+def _check_joined(
+    tables: Tables, fits: BoolArray, num_bad: int, problems: Sequence[Problem]
+) -> None:
+    """Refuse a graph of nodes none of whose rows of edges ``fits``."""
+    if not len(fits) or fits.any():
+        return
+    got = first_few(problems[-1:]) or "other names"
+    none = f"{tables.edges.path}: none of its {len(fits)} row(s)"
+    if num_bad == len(fits):
+        raise DataError(f"{none} can be used, got: {got}")
+    raise DataError(
+        f"{none} joins two nodes of {tables.nodes.name}, got: {got}; write source"
+        " and target as column 'node' has them"
+    )
+
+
+def _shares(read: _Read, *, is_whole: bool) -> list[LeftOut]:
+    """How much of each table is left out."""
+    fits: BoolArray = np.asarray((read.ends >= 0).all(axis=0))
+    lost, count = read.bad_edges, len(read.is_bad)
+    items = "graphs" if is_whole else "nodes"
+    shares = [
+        LeftOut(items, count, int(read.is_bad.sum())),
+        LeftOut("graphs for want of a label", count, 0, int(read.is_open.sum())),
+        LeftOut("edges", len(fits), int(lost.sum()), int((~fits & ~lost).sum())),
+    ]
+    if is_whole:
+        bad = read.bad_nodes
+        outside = int(((read.node_graph < 0) & ~bad).sum())
+        shares.insert(2, LeftOut("nodes", len(bad), int(bad.sum()), outside))
+    return shares
+
+
+def _of_size(
+    tables: Tables, schema: Schema, x: NDArray[Any], beside: dict[str, NDArray[Any]]
+) -> list[str]:
+    """Remarks on numbers from which training may overflow."""
+    remarks = far_columns(schema.features, tables.nodes, x)
+    if schema.edge_features:
+        own = beside["edge_attr"]
+        remarks += far_columns(schema.edge_features, tables.edges, own)
+    weights = np.abs(beside.get("edge_weight", np.zeros(0)))
+    if len(weights) and (mean := float(weights.mean())) > _HEAVY:
+        remarks.append(
+            f"{tables.edges.name}: messages are multiplied by weights of mean size"
+            f" {mean:.3g}; divide them alike at all sites, or make them an"
+            " [[edge_feature]] with shift and scale"
+        )
+    return remarks
 
 
 def _cut_out(

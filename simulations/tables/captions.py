@@ -52,12 +52,13 @@ def make_reports(study: Study, found: Rows) -> list[Report]:
 
 def make_report(study: Study, table: StudyTable, found: Rows) -> Report:
     """Word one table: scores, differences, protocol."""
-    if table.grid:  # its cells are means of runs
+    columns = _columns(study, table)
+    if table.grid or not {*columns.values()} & {*RULES}:  # cells are means of runs
         study = replace(study, spread="runs")
     rows = [row for row in table.rows if row in found]
-    columns = _columns(study, table)
     lines = [_row_cells(study, row, found[row], columns) for row in rows]
-    shown = _grid(study, table, found) if table.grid else _used(lines)
+    is_grid = table.grid and study.rule in RULES
+    shown = _grid(study, table, found) if is_grid else _used(lines)
     parts: list[pd.DataFrame | str] = [shown]
     if missing := [row for row in table.rows if row not in found]:
         parts.append(f"Not run: {', '.join(missing)}.")

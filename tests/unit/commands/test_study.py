@@ -353,6 +353,8 @@ def test_a_grid_crosses_rows_over_the_clients_that_all_runs_of_a_pair_have(tmp_p
         "0.2500 (sign)",
     ]
     assert [*shown.loc["median-x"]][1:] == ["0.6500 ± 0.0707", "0.5000 (none)"]
+    of_runs = make_reports(replace(study, rule="wall_s"), by_row(results))[0].parts[0]
+    assert {*of_runs["row"]} == {*of_rows}  # no clients: a row for each cell
 
 
 def test_the_program_adds_to_its_file_and_prints_from_it_alone(run, tmp_path, capsys):
