@@ -215,7 +215,7 @@ def page_text(study: Study, found: Rows, place: Path, csv: Path | None) -> str:
         paragraph(
             f"Made by `fedgraph study {name} {given} --page"
             f" {place.as_posix()}`{source}; do not edit. What the tables say:"
-            f" [results](../results-{name}.md)."
+            f" [results]({study.results or f'../results-{name}.md'})."
         ),
         paragraph(rule_words(shown) + "."),
         paragraph(chance_of(reports)),

@@ -4,9 +4,9 @@ Columns of a table are ``FIELDS``, a column for each measure (NaN if a run does 
 have it), and columns ``<measure> per client`` of mappings, client -> score, if single
 clients are known. A measure is a rule, ``start`` (the score before training),
 ``validation`` (the score by which ``best_val`` chose), ``clusters``, ``ARI``,
-``held-out clients``, ``on all clients``, ``<rule>:<metric>`` and ``start:<metric>`` of
-metrics beside the headline's, ``round-<t>`` of embeddings, or shares of a trigger
-(``attack-success``).
+``held-out clients``, ``on all clients``, ``best_round``, ``<rule>:<metric>`` and
+``start:<metric>`` of metrics beside the headline's, ``round-<t>`` of embeddings, or
+shares of a trigger (``attack-success``).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from fedgraph_flwr.core.files import replacing
 from fedgraph_flwr.core.tasks import GRAPH_EMBEDDING, TASKS
 from fedgraph_flwr.registry import METHODS, load_class
 from fedgraph_flwr.results.provenance import DIRTY
-from fedgraph_flwr.results.reader import ROUNDS, blaming, read_rows
-from fedgraph_flwr.results.selection import PROTOCOLS
+from fedgraph_flwr.results.reader import ROUNDS, blaming, read_rows, read_series
+from fedgraph_flwr.results.selection import PROTOCOLS, RECEIVED
 
 from .runs import Found, Run, row_name
 from .stats import Difference, split_means
@@ -62,6 +62,8 @@ DIGITS = 6  # of files, after the point
 RULES = tuple(PROTOCOLS)
 START = "start"
 ROUND = "round-"
+# Each client's best test score of all rounds: for every row what snapshots choose from.
+BEST_ROUND = "best_round"
 HELD_OUT, ON_ALL = "held-out clients", "on all clients"
 METRICS = tuple(dict.fromkeys(m for t in TASKS for m in (t.metric, *t.also)))
 ERRORS = frozenset(
@@ -242,6 +244,12 @@ def from_run(run: Run, row: str, *, per_client: bool) -> tuple[Row, list[str]]:
             more, partial = embedding_scores(run)
         else:
             more = _start(run, {name.partition(":")[2] for name in beside})
+        best = {}
+        if rows["best_snapshot"]:
+            of_test = {"split": s.get("split", "test"), "metric": str(s.get("metric"))}
+            series = read_series(run.path, point=RECEIVED, **of_test)
+            best = series.loc[1:].max().to_dict()
+            more[BEST_ROUND] = float(np.mean([*best.values()] or [np.nan]))
         spent = ((s.get("privacy") or {}).get("per_client") or {}).values()
         commit = str(s.get("git_commit") or "")
         fields = {
@@ -262,6 +270,7 @@ def from_run(run: Run, row: str, *, per_client: bool) -> tuple[Row, list[str]]:
             "inert": _inert(run),
         }
         clients = {name: run.per_client(*name.split(":")) for name in (*RULES, *beside)}
+        clients[BEST_ROUND] = best
         known = {k + PER_CLIENT: v for k, v in clients.items() if per_client and v}
         return {**fields, **scores, **more, **known}, partial
 
@@ -380,7 +389,8 @@ def write(path: Path, found: Table) -> None:
     StorageError
         It cannot be written; the file is as it was.
     """
-    clients = [name for rule in RULES if (name := rule + PER_CLIENT) in found]
+    kept = (*RULES, BEST_ROUND)
+    clients = [name for rule in kept if (name := rule + PER_CLIENT) in found]
     ordered = found.sort_values(["dataset", *KEY])
     text = ordered[list(FIELDS)].copy()
     for name in measures(found):

@@ -103,10 +103,13 @@ class Difference:
     def detectable(self, held_out: float) -> float:
         """Size of a true difference that would be shown in 80 % of such comparisons.
 
-        NaN for a single split.
+        By the noncentral t, if splits vary as these do. NaN for a single split.
         """
+        from scipy.special import nctdtrinc
+
         error, n = self._estimate(held_out)
-        return error * (_quantile((1 + CONFIDENCE) / 2, n) + _quantile(POWER, n))
+        limit = _quantile((1 + CONFIDENCE) / 2, n)
+        return error * float(nctdtrinc(n - 1, 1 - POWER, limit))
 
     def _estimate(self, held_out: float) -> tuple[float, int]:
         """Estimate the standard error of the mean, and count the splits."""

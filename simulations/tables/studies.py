@@ -10,6 +10,7 @@ Keys of a file:
   what the rule and all of these say;
 - ``task``: a task whose runs ``fedgraph compare`` shows with these columns and
   targets; ``any`` for all tasks that no other study names;
+- ``results``: link from its page to what the tables say (default: its results page);
 - ``controls``: presets beside whose runs rows without training can be computed;
 - ``columns``: heading -> measure; ``rules`` stands for all rules;
 - ``[targets]``: row -> the paper's score, ``[score, spread]``, or a table of measure ->
@@ -88,6 +89,7 @@ class Study:
     figure: tuple[StudyTable, ...] = ()
     task: str = ""
     controls: tuple[str, ...] = ()
+    results: str = ""
 
 
 def load_study(name: str, folder: Path = FOLDER) -> Study:

@@ -21,7 +21,7 @@ HOSTILE = "<RULE>-(airports-(none|sign|ipm|labels)|nci1-<ATTACK>)"
 GROUPS = {
     "RULE": "(mean|median|trimmed|multi-krum|rfa|clip|nearest)",
     "ATTACK": "(none|sign|ipm|alie|labels|trigger)",
-    "GCFL": "(local|fedavg|fedavg-all|fedprox|gcfl|gcfl-plus)",
+    "GCFL": "(local|fedavg|fedavg-all|fedprox|gcfl|gcfl-plus|no-edges|centralized)",
     "GRAPHS": "(nci1|proteins|imdb-binary|molecules|biochem|mix|synthetic|letter-low)",
     "FCLG": r"((fclg|fclg-h|intra-\w+|fclg-moon|local-fclg|centralized-fclg)|"
     r"(infograph|mvgrl)-\w+)-(proteins|enzymes|dhfr|nci1)",
@@ -30,10 +30,11 @@ GROUPS = {
     "VIEWS": "(fed-noise|two-views|fgcl)",
     "ENCODER": "(gcn|kgnn|tag|lightgcn)",
     "TAD": r"((fedtad(-uniform|-counts)?|fedavg|fedprox|scaffold|gcfl-plus|fedpub|"
-    r"fedgta|self-weight|local)-(cora|citeseer|cs))",
+    r"fedgta|self-weight|local|no-edges|centralized)-(cora|citeseer|cs))",
     "NODES": r"(cora|citeseer|photo|computers|actor|chameleon|squirrel)",
     "TRAINING": "(brief|fair)",
-    "SPREAD": "(fedgmtl|fedavg|fedavg-kept|local|centralized|spreadgnn)-(sage|gat)",
+    "SPREAD": "(fedgmtl|fedavg|fedavg-kept|local|no-edges|centralized|spreadgnn)-"
+    "(sage|gat)",
 }
 # Keys of a table, then its rows: a pattern of whole names, and a value for each key.
 # What several rows say of one preset holds together.
@@ -60,8 +61,8 @@ local-<GRAPHS>(-.*)?              'local'
 fedavg(-all)?-<GRAPHS>(-[^i].*)?  'fedavg'
 fedprox-<GRAPHS>(-.*)?            'fedprox'
 :: shared-group
-(?!fedavg-all)<GCFL>-(nci1|proteins|imdb-binary|molecules|biochem|mix)(-[^i].*)? 'convs'
-(fedavg-all-.*|<GCFL>-synthetic)  'all'
+(?!fedavg-all|no-|centr)<GCFL>-(?!synth|letter)<GRAPHS>(-[^i].*)?  'convs'
+((fedavg-all|no-edges|centralized)-<GRAPHS>|<GCFL>-synthetic)  'all'
 :: local.epochs
 local-(nci1|proteins|imdb-binary)-paper   50
 local-(molecules|biochem|mix)-paper      100
@@ -111,7 +112,7 @@ local-fclg-.*        'local'  'none'
 <NOISY>-tox21-.*    'Tox21'    8  3.0
 :: fgcl.views
 (centralized|fedavg)-<ENCODER>-.*  'clean'
-no-edges-.*   'no-edges'
+no-edges-<ENCODER>-.*   'no-edges'
 fed-noise-.*  'one'
 :: fgcl.views fgcl.contrast-weight
 two-views-.*  'two'  0.0
@@ -143,6 +144,7 @@ fedgta-citeseer-\d+  20  0.6
 adafgl-<NODES>-\d+  180
 :: encoder
 .*-(10|20)-gcn2  'gcn2'
+no-edges-(<GRAPHS>|<NODES>-\d+|(sage|gat)-.*|.*-louvain)  'mlp'
 # FedAux (Zhuo et al. 2025), Table 1
 :: partition held-out patience weight-decay persist-optimizer
 .*-<NODES>-\d+-<TRAINING>  'metis'  0.8  0  1e-6  true
@@ -165,7 +167,7 @@ fedaux-<NODES>-\d+-<TRAINING>  10.0  1.0
 fedtad-(cora|citeseer|cs)-.*    'landing'  1.0  5
 fedtad-uniform-.*         'uniform'  1.0  5
 :: encoder
-(?!fedpub)<TAD>-.*-louvain  'gcn2'
+(?!fedpub|no-edges)<TAD>-.*-louvain  'gcn2'
 # SpreadGNN and FedGMTL (He et al. 2021), Table 2, Figures 4 to 8
 :: dataset dirichlet-alpha local-epochs hidden-dim num-layers dropout weight-decay
 <SPREAD>-sider.*  'SIDER'  0.2  1  64  2  0.3  0.0
@@ -279,13 +281,13 @@ def test_the_families_have_all_their_members() -> None:
     }
     found = {family: len(fitting(each)) for family, each in families.items()}
     assert found == {
-        "GCFL": 5 * 7 + 8 + 3 + 3,  # FedAvg with all tensors; Letter-low
+        "GCFL": 5 * 7 + 8 + 3 * 4 + 2,  # all tensors, controls; Letter-low
         "FCLG": 14 * 4 * 2 - 4,  # one client has no IID split
         "FGCL": (3 + 3 * 4 + 4) * 4 * 5,
-        "FedGKD": (14 * 4 + 12 * 3) * 3 + 16,  # no GCFL on heterophilous graphs; gcn2
+        "FedGKD": (16 * 4 + 14 * 3) * 3 + 16,  # no GCFL on heterophilous graphs; gcn2
         "FedAux": (11 + 7) * 8,  # brief, fair
-        "FedTAD": 11 * (2 * 3 + 1),  # CS with 10 clients alone
-        "SpreadGNN": 64 + 100,  # FedGMTL and baselines; SpreadGNN
+        "FedTAD": 13 * (2 * 3 + 1),  # CS with 10 clients alone
+        "SpreadGNN": 72 + 100,  # FedGMTL and baselines; SpreadGNN
         "own data": 7 + 12,  # whole graphs; one graph
         "natural": 7 * 11 + 6 + 2,  # all methods; a private last layer; fedgkd
         "hostile": 6 * 4 + 7 * 6,  # no Multi-Krum for 3 airports; graphs alone

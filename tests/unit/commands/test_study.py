@@ -13,6 +13,7 @@ from scipy import stats
 from fedgraph_flwr.core.command import STOPPED
 from fedgraph_flwr.core.errors import ConfigError, FedGraphError
 from fedgraph_flwr.resolve import defaults, resolve
+from fedgraph_flwr.results.reader import read_series
 from simulations import study
 from simulations.cli import main as fedgraph
 from simulations.markup import markdown
@@ -116,12 +117,23 @@ def test_a_split_is_one_trial_however_many_seeds_it_has():
     assert found.gains == pytest.approx((5.8, 5.0))
     expected = stats.ttest_1samp(means, 0).confidence_interval(0.95)
     assert np.allclose(found.interval(0), expected)
-    # 80 % power: quantiles of t with four degrees of freedom, 0.975 and 0.8
-    error = stats.sem(means)
-    assert found.detectable(0) == pytest.approx(error * (2.7764 + 0.9410), rel=1e-4)
+    # so far from 0 that t with four degrees of freedom exceeds 2.7764 in 80 % of draws
+    assert found.detectable(0) == pytest.approx(stats.sem(means) * 3.7611, rel=1e-4)
     one_split = Difference((5.0, 6.0), ("x", "x"))
     assert math.isnan(one_split.interval(0.2)[0])
     assert math.isnan(one_split.detectable(0.2))
+
+
+@pytest.mark.parametrize("held_out", [0, 0.2])
+def test_what_is_seen_with_80_percent_is_seen_so_often(held_out):
+    """Of three splits, whose means share what the correction says that they share."""
+    rng = np.random.default_rng(1)
+    splits = ("x", "y", "z")
+    size = Difference((-1.0, 0.0, 1.0), splits).detectable(held_out)
+    shared = rng.normal(size, math.sqrt(held_out / 2 / (1 - held_out)), (6000, 1))
+    drawn = shared + rng.normal(size=(6000, 3))
+    lows = [Difference(tuple(v), splits).interval(held_out)[0] for v in drawn.tolist()]
+    assert np.mean(np.array(lows) > 0) == pytest.approx(0.8, abs=0.015)
 
 
 def test_scores_of_a_table_are_means_of_splits(small):
@@ -192,6 +204,7 @@ def test_results_on_other_data_replace_none_and_are_refused():
         "gcfl-other-processor",
         "hostile",
         "natural",
+        "nodes",
         "spreadgnn",
     ],
 )
@@ -227,17 +240,23 @@ def test_a_row_is_named_after_the_nearest_preset():
 
 
 def test_a_run_becomes_a_result(run):
-    folder = run("fedavg", **{"num-server-rounds": 2}).path
+    folder = run("fedavg", **{"num-server-rounds": 6}).path
     (one,) = find_runs([folder]).runs
     found, partial = from_run(one, "a", per_client=True)
     assert partial == []
-    assert (found["row"], found["rounds"], found["seed"]) == ("a", 2, one.seed)
+    assert (found["row"], found["rounds"], found["seed"]) == ("a", 6, one.seed)
     assert found["metric"] == "accuracy"
     for rule in ("final", "best_val", "best_snapshot"):
         assert found[rule] == one.summary[rule]["mean"]
         assert found[f"{rule} per client"] == one.per_client(rule)
     assert found["validation"] == one.summary["best_val"]["validation"]
     assert one.summary["weights_sha256"].startswith(found["weights"])
+    tests = read_series(
+        folder, split="test", point="post_aggregation", metric="accuracy"
+    )
+    best = {c: max(of[1:]) for c, of in tests.items()}
+    assert found["best_round per client"] == best != one.per_client("final")
+    assert found["best_round"] == pytest.approx(sum(best.values()) / len(best))
     assert found["edge_epsilon"] == 0
     assert found["data"] == ""  # toys have no files
     without, _ = from_run(one, "a", per_client=False)
@@ -271,7 +290,7 @@ def test_tables_show_scores_differences_and_what_is_missing(small):
     assert "### y" not in text
     line = "| a-x | 2 | 40 | 2 | 0.6500 ± 0.0707 | 0.5500 ± 0.0707 | 0.7500 ± 0.0000 |"
     assert f"{line} 0.9000 |" in text
-    line = "| a-x - b-x | 2 | +6.00 [-50.82, +62.82] | 62.98 | +10.0 +2.0 |"
+    line = "| a-x - b-x | 2 | +6.00 [-50.82, +62.82] | 73.05 | +10.0 +2.0 |"
     assert f"{line} 2 splits: no verdict | +10.00 |" in text
     assert "Not run: c-x." in text
     seeds = "1 on split hash1 (split seed 1); 2 on split hash2 (split seed 2)"
