@@ -350,6 +350,11 @@ def test_a_vector_that_is_not_the_clients_spoils_the_sum_by_no_name(run, monkeyp
         run("fedavg graph-classification", nodes=4, **ON)
 
 
+def test_a_mean_out_of_proportion_stops_the_run(run):
+    with pytest.raises(RunFailedError, match="mean of all, which shows no single"):
+        run("fedavg graph-classification", nodes=4, **ON, **{"robust.guard": 1e-6})
+
+
 def test_a_site_that_hosts_all_but_one_does_not_ask_for_its_update(run, tmp_path):
     nodes = sites(tmp_path, peers=False, hosted=("0,1,2", "3"))
     with pytest.raises(RunFailedError, match="WireError: see"):
