@@ -150,7 +150,12 @@ def test_a_superlink_that_stalls_leaves_a_failed_run_that_goes_on(
         assert "when the SuperLink has not answered for a minute" in summary["error"]
         metrics = (folder / "metrics.prom").read_text()
         assert f'fedgraph_run_status{{run="{run_id}"}} 2' in metrics
-        resume = {**config, **results, "resume": str(folder), "roll-call-timeout-s": 60.0}
+        resume = {
+            **config,
+            **results,
+            "resume": str(folder),
+            "roll-call-timeout-s": 60.0,
+        }
         again = started.submit(resume)
         ended = started.wait(again, limit_s=400)
         if "answered no roll call" in started.log(again):  # see docs/failures.md
