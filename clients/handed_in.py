@@ -74,13 +74,13 @@ class HandedIn:
         """
         db.execute(_TABLE)
         members = json.dumps(list(self.members))
-        known = "SELECT members, vector, label FROM sums WHERE client = ?"
+        about = self.experiment, self.client, self.server_round
+        known = "SELECT members, vector, label FROM sums WHERE"
         of_round = db.execute(
-            f"{known} AND experiment = ? AND round = ?",
-            (self.client, self.experiment, self.server_round),
+            f"{known} experiment = ? AND client = ? AND round = ?", about
         ).fetchall()
         of_model = db.execute(
-            f"{known} AND received = ?", (self.client, self.received)
+            f"{known} client = ? AND received = ?", (self.client, self.received)
         ).fetchall()
         for what, rows, cure in (
             ("round", of_round, "bring all clients back, or start a new run"),
@@ -108,15 +108,7 @@ class HandedIn:
             )
         db.execute(
             "INSERT OR IGNORE INTO sums VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                self.experiment,
-                self.client,
-                self.server_round,
-                self.label,
-                members,
-                self.received,
-                self.vector,
-            ),
+            (*about, self.label, members, self.received, self.vector),
         )
 
 

@@ -50,8 +50,8 @@ class RoundSum:
         Weight of its clients, as roll call told.
     came, history : str
         Digest of what its clients are sent, and :func:`follow` of it and all before.
-    received : dict of str to array
-        The model that they train from.
+    received, size : dict of str to array, int
+        The model that they train from, and how many numbers it has.
     label : bytes
         As they make it, if they were told the same.
     sends_updates : bool
@@ -66,6 +66,7 @@ class RoundSum:
     came: str
     history: str
     received: NamedArrays
+    size: int
     label: bytes
     sends_updates: bool
     scores: tuple[str, ...]
@@ -107,6 +108,7 @@ class RoundSum:
             came=came,
             history=history,
             received=received,
+            size=size,
             label=label,
             sends_updates=all(name.startswith(DELTA) for name in kind),
             scores=scores,
@@ -115,12 +117,8 @@ class RoundSum:
     @property
     def layout(self) -> Layout:
         """Arrays of each reply."""
-        size = length(self._size, self.scores)
-        return {MASKED: ("uint64", (size,)), LABEL: ("uint8", (len(self.label),))}
-
-    @property
-    def _size(self) -> int:
-        return sum(a.size for a in self.received.values())
+        whole = length(self.size, self.scores)
+        return {MASKED: ("uint64", (whole,)), LABEL: ("uint8", (len(self.label),))}
 
     def open(
         self, replies: Mapping[int, Parcel], guard: float
@@ -150,11 +148,10 @@ class RoundSum:
                 " run config differ), so the sum is noise; all ends must run the same"
                 " version of fedgraph_flwr. Resume the run"
             )
-        size = len(next(iter(replies.values())).arrays[MASKED])
-        summed = np.zeros(size, np.uint64)
+        summed = np.zeros(length(self.size, self.scores), np.uint64)
         for parcel in replies.values():
             summed += parcel.arrays[MASKED].astype(np.uint64, copy=False)
-        opened = decode(summed, len(self.sum_of.members), self.total, self._size)
+        opened = decode(summed, len(self.sum_of.members), self.total, self.size)
         if opened is None:
             raise RunFailedError(
                 f"{about}: the sum of {len(replies)} clients does not count"

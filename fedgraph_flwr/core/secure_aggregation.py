@@ -314,12 +314,8 @@ class SumOf:
 
         Parameters
         ----------
-        run : int
-            Flower's.
         server_round : int
             Below 0 for scores after the last one, which are no update.
-        config_sha256 : str
-            Of the run config.
         size : int
             Of the vectors: pads of a short one are the beginning of a long one's.
         history : str
@@ -364,19 +360,11 @@ def encode(
     No number of the server's is in it: sums of one update on several grids would show
     single numbers.
 
-    Parameters
-    ----------
-    update : array, shape (size,)
-    weight : int
-        The client's own.
-    scores : array
-        Of :func:`encode_scores`.
-
     Returns
     -------
     array, shape (size + len(scores) + 2,)
-        rint(update * weight * 2^30), scores, the weight, and 1. A mean is wrong by
-        2^-31 at most.
+        rint(update * weight * 2^30), the rows of :func:`encode_scores`, the client's
+        own weight, and 1. A mean is wrong by 2^-31 at most.
 
     Raises
     ------

@@ -61,13 +61,6 @@ from .gate import Visit, failure
 from .node_config import is_site, known_by, trusted_peers
 
 
-def _without_scores(parcel: Parcel) -> Parcel:
-    kept = parcel.metrics.items()
-    return replace(
-        parcel, metrics={k: v for k, v in kept if not k.startswith((EVAL, COUNT))}
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """One client's part of a sum, before pads are added."""
@@ -87,18 +80,9 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Cover:
-    """Covers the updates in the reply to one message.
+    """Covers the updates in the reply to one message, of clients that are hosted here.
 
-    Parameters
-    ----------
-    run : int
-        Flower's.
-    config_sha256 : str
-        Of the run config.
-    root : path
-        State folder of the site, or of a simulation.
-    hosted : collection of int
-        Clients of this node.
+    ``run`` is Flower's, ``root`` the state folder of the site or of a simulation.
     """
 
     visit: Visit
@@ -121,10 +105,11 @@ class Cover:
         """
         came, header = unpack(asked)
         made, own_header = unpack(reply)
-        left = {c: replace(p, arrays={}, evaluation={}) for c, p in made.items()}
-        names = summed_scores(self.resolved.secagg, self.resolved.settings)
-        if names:
-            left = {c: _without_scores(p) for c, p in left.items()}
+        names, left = summed_scores(self.resolved.secagg, self.resolved.settings), {}
+        hidden = (EVAL, COUNT) if names else ()
+        for c, p in made.items():
+            kept = {k: v for k, v in p.metrics.items() if not k.startswith(hidden)}
+            left[c] = replace(p, arrays={}, evaluation={}, metrics=kept)
         updates: dict[int, Update] = {}
         sent: dict[int, str] = {}
         good = [c for c, parcel in made.items() if not parcel.error]
