@@ -13,7 +13,6 @@ from logging import WARNING
 
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.logger import log
 from typing_extensions import override
 
 from clients.store import bind_config, bind_run, forget
@@ -21,6 +20,7 @@ from clients.store import bind_config, bind_run, forget
 from .core.audit_log import config_hash
 from .core.errors import ConfigError, WireError, full_reason
 from .core.files import locked, make_folder
+from .core.logs import log
 from .core.process import choose_device
 from .core.secure_aggregation import HAND_IN
 from .core.wire import (

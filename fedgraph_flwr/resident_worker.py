@@ -23,10 +23,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from flwr.app import Context, Message
-from flwr.common.logger import log
 
 from .client_app import app
 from .core.errors import FedGraphError, RunFailedError, StorageError
+from .core.logs import log
 from .core.process import log_failure
 from .node.resident import SOCKETS, Record, identity, lives, read_record
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Context
-from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from threadpoolctl import threadpool_limits
 
@@ -39,6 +38,7 @@ from .core.data import balanced_weights
 from .core.errors import ConfigError, RunFailedError, StorageError
 from .core.files import write_json, write_text
 from .core.flower_names import shorten_waits
+from .core.logs import log
 from .core.process import STOPPED, LastWord, announced, delayed_stop, log_failure
 from .core.tasks import AVERAGE_PRECISION, MultiTaskSettings
 from .core.words import BY_HAND, client_ranges, clients_by_site, shortened

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from logging import INFO
 from typing import Any, final
 
-from flwr.common.logger import log
 from typing_extensions import override
 
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.wire import NamedArrays, Parcel
 from fedgraph_flwr.methods.adafgl import AdaFGLParams
 

@@ -15,13 +15,13 @@ from typing import Any, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from typing_extensions import override
 
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.robust_settings import WEIGHT
 from fedgraph_flwr.core.seeding import numpy_rng
 from fedgraph_flwr.core.wire import WEIGHTS_HASH, NamedArrays, Parcel, flatten

@@ -11,7 +11,6 @@ from logging import INFO, WARNING
 from typing import Annotated, TypeAlias
 
 from flwr.app import Error, Message, MessageType
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedgraph_flwr.common_fields import COMMON
@@ -25,6 +24,7 @@ from fedgraph_flwr.core.errors import (
 )
 from fedgraph_flwr.core.fields import Field, Kind, Phase, find
 from fedgraph_flwr.core.flower_names import simulation
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.process import check_stop
 from fedgraph_flwr.core.wire import (
     CLASS_COUNT,

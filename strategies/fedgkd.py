@@ -13,11 +13,11 @@ from logging import INFO, WARNING
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedgraph_flwr.core.errors import RunFailedError
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.seeding import derive_seed, numpy_rng
 from fedgraph_flwr.core.wire import NamedArrays, Parcel
 from fedgraph_flwr.methods.fedgkd import (

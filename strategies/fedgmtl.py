@@ -10,10 +10,10 @@ from logging import WARNING
 from typing import final
 
 import numpy as np
-from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.privacy_settings import UPDATE_EPSILON
 from fedgraph_flwr.core.wire import Parcel
 from fedgraph_flwr.methods.fedavg import SHARED

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from logging import WARNING
 from typing import Any, final
 
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from typing_extensions import override
 
 from fedgraph_flwr.core.fields import Phase
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, select
 from fedgraph_flwr.methods.fedsage_plus import (
     CROSS_ROWS,

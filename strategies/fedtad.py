@@ -10,9 +10,9 @@ from logging import INFO
 from typing import Any, final
 
 import numpy as np
-from flwr.common.logger import log
 from typing_extensions import override
 
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
 from fedgraph_flwr.methods.fedtad import RELIABILITY, FedTADParams

@@ -13,11 +13,11 @@ from logging import INFO, WARNING
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedgraph_flwr.core.config import RunSettings
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.robust_settings import RobustSettings
 from fedgraph_flwr.core.secure_aggregation import UPDATE_NORM, may_drop_out
 from fedgraph_flwr.core.wire import (

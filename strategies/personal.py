@@ -8,10 +8,10 @@ from logging import WARNING
 from typing import Any
 
 import numpy as np
-from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, select, with_prefix
 from fedgraph_flwr.methods.fedavg import SHARED
 

@@ -9,12 +9,12 @@ from logging import WARNING
 
 import numpy as np
 from flwr.app import Message, MessageType, RecordDict
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedgraph_flwr.core.attack_settings import APART, HOSTILE
 from fedgraph_flwr.core.errors import RunFailedError
 from fedgraph_flwr.core.fields import Phase
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.privacy_settings import METRIC as PRIVACY
 from fedgraph_flwr.core.secure_aggregation import (
     HAND_IN,

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 import httpx
 from flwr.app import Error, Message
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedgraph_flwr.core import flower_names
 from fedgraph_flwr.core.errors import WireError
 from fedgraph_flwr.core.flower_names import simulation
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.process import check_stop, memory
 
 _POLL_SHARE = 0.03  # waiting adds at most this share to a round ...

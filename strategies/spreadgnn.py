@@ -13,10 +13,10 @@ from logging import INFO, WARNING
 from typing import Any, final
 
 from flwr.app import Message, MetricRecord
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from typing_extensions import override
 
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.core.network import Network, Topology, build_topology
 from fedgraph_flwr.core.wire import NamedArrays, Parcel, Scalar
 from fedgraph_flwr.methods.multitask import RECORD, RECORD_IDS

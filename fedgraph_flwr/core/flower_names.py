@@ -18,8 +18,9 @@ from types import ModuleType
 from typing import Any
 
 from flwr.app import Message
-from flwr.common.logger import log
 from flwr.serverapp import Grid
+
+from .logs import log
 
 _LEAST_S = 0.1  # between two looks for replies of a simulation, which wake us
 # Between two looks for the rest of a reply, first and longest; Flower's: 1 and 10 s.

@@ -12,7 +12,6 @@ from logging import WARNING
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.common.logger import log
 
 import datasets
 from clients.privacy.noisy_views import site_secret
@@ -31,6 +30,7 @@ from ..core.data import (
     training_counts,
 )
 from ..core.errors import ConfigError, DataError
+from ..core.logs import log
 from ..core.secure_aggregation import KNOWN_BY, MASK_KEY
 from ..core.wire import (
     CLASS_COUNT,

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message, MessageType, RecordDict
-from flwr.common.logger import log
 
 from clients.store import default_state_dir
 
@@ -35,6 +34,7 @@ from ..core.audit_log import (
     round_of,
 )
 from ..core.errors import FedGraphError, RunFailedError, StorageError, full_reason
+from ..core.logs import log
 from ..core.privacy_settings import METRIC as PRIVACY
 from ..core.process import log_failure
 from ..core.wire import (

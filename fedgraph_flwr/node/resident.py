@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message
-from flwr.common.logger import log
 
 from ..core.audit_log import CODE
 from ..core.errors import RunFailedError
 from ..core.files import locked, make_folder, project_root, remove, replacing
+from ..core.logs import log
 from ..core.process import log_failure
 
 RESIDENT = "resident"  # key of node-config; false: no worker

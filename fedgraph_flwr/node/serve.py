@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, MessageType
-from flwr.common.logger import log
 
 import datasets
 from clients.privacy.accounts import Budgets
@@ -41,6 +40,7 @@ from ..core.attack_settings import OF_DATA, TRIGGER
 from ..core.config import PAPER
 from ..core.data import GraphPartition, join_training
 from ..core.errors import ConfigError, DataError, FedGraphError, WireError, full_reason
+from ..core.logs import log
 from ..core.privacy_settings import METRIC as PRIVACY
 from ..core.process import Kept, choose_device, log_failure
 from ..core.rules import MOST_ROUNDS

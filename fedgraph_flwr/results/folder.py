@@ -15,8 +15,6 @@ from pathlib import Path
 from traceback import format_exception
 from typing import Any
 
-from flwr.common.logger import log
-
 from strategies.base import AbstractGraphStrategy
 from strategies.replies import is_model
 from strategies.round_report import Evaluation, LedgerEntry, RoundReport
@@ -32,6 +30,7 @@ from ..core.files import (
     write_npz,
     write_text,
 )
+from ..core.logs import log
 from ..core.wire import Lives, NamedArrays
 from ..resolve import Resolved
 from .checkpoints import (

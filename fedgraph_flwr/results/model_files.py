@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.common.logger import log
 
 import datasets
 from strategies.base import AbstractGraphStrategy
@@ -17,6 +16,7 @@ from strategies.base import AbstractGraphStrategy
 from ..agreement import class_names, common_columns, name_classes
 from ..core.config import RunSettings
 from ..core.errors import ConfigError, DataError
+from ..core.logs import log
 from ..core.tasks import BY_TASK, THRESHOLD
 from ..core.wire import BY_PRECISION, RAREST, NamedArrays, Parcel, evaluation_key
 from ..resolve import Resolved

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from flwr.common.logger import log
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -26,6 +25,7 @@ from strategies.round_report import ClientInfo, Evaluation
 
 from ..core.embedding_scores import all_scores, probe_scores
 from ..core.errors import DataError
+from ..core.logs import log
 from ..core.tasks import EMBEDDINGS, POOLED, EmbeddingSettings
 from ..core.wire import NamedArrays, Parcel
 from ..core.words import shortened

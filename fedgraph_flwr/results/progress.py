@@ -14,7 +14,6 @@ from statistics import fmean
 from typing import Any
 
 from flwr.app import Message
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from typing_extensions import override
 
@@ -33,6 +32,7 @@ from ..core.audit_log import (
     round_of,
 )
 from ..core.errors import FedGraphError, StorageError
+from ..core.logs import log
 from ..core.wire import AUDIT_HEAD
 from ..core.words import duration, shortened, with_sites
 from .folder import RunFolder

@@ -18,11 +18,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
 
-from flwr.common.logger import log
-
 from strategies.round_report import RoundReport
 
 from ..core.errors import ConfigError, DataError, FedGraphError
+from ..core.logs import log
 from ..trained.model_folder import PLACES
 from .reader import LEDGER, ROUNDS, blaming, read_config, read_rows, read_times
 

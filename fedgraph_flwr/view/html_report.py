@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from flwr.common.logger import log
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from ..core.files import write_text
+from ..core.logs import log
 from ..core.tasks import POOLED
 from ..core.words import score_text, visible
 from ..results.printed import (

@@ -19,8 +19,8 @@ PARTS = (
     "examples",
 )
 PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
-# Everywhere: Flower's log. In clients/classic.py: its older signatures.
-FREE = {"flwr.common.logger.log", "flwr.client.NumPyClient"}
+# In clients/classic.py: Flower's older signatures.
+FREE = {"flwr.client.NumPyClient"}
 LOGGERS = {"flwr", "flwr.fedgraph"}
 HOME = "fedgraph_flwr/core/flower_names.py"
 NAMES = {

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import toys
-from flwr.common.logger import log
 from toys_spreadgnn import federation, start
 
 import datasets
 from fedgraph_flwr import client_app
 from fedgraph_flwr.core.errors import RunFailedError
+from fedgraph_flwr.core.logs import log
 from fedgraph_flwr.node import message, serve
 
 
