@@ -110,7 +110,7 @@ class Column:
         self._days = np.array(days, np.float64)
         self._is_known = ~np.isnan(self._values)
         self._counts = np.bincount(code, minlength=len(words)) * self._is_known
-        pairs = np.unique(code * (1 + owners.max(initial=0)) + owners)
+        pairs = _distinct(code * (1 + owners.max(initial=0)) + owners)
         pairs //= 1 + owners.max(initial=0)
         of_owners = np.bincount(pairs, minlength=len(words))
         known = [(words[k], k) for k in np.flatnonzero(self._is_known).tolist()]
@@ -206,7 +206,7 @@ class Column:
 
     def _num_owners(self, are_meant: NDArray[np.bool_]) -> int:
         """How many graphs or nodes have one of some words."""
-        return len(np.unique(self._owners[are_meant[self._code]]))
+        return len(_distinct(self._owners[are_meant[self._code]]))
 
     @property
     def is_written_oddly(self) -> bool:
@@ -421,7 +421,7 @@ def _is_directed(
         ends = np.unique(graph + ends, return_inverse=True)[1]
     source, target = ends.reshape(2, -1)
     size, is_loop = 1 + ends.max(initial=0), source == target
-    pairs = np.unique((source * size + target)[~is_loop])
+    pairs = _distinct((source * size + target)[~is_loop])
     turned, count = pairs % size * size + pairs // size, len(pairs)
     both = int(np.isin(turned, pairs, assume_unique=True).sum())
     is_directed = has_time and 0 < both < count
@@ -456,6 +456,12 @@ def _coded(cells: Sequence[str]) -> tuple[IntArray, list[str]]:
     """Give each cell the number of its word; return the words as they come first."""
     code, words = pd.factorize(np.array(cells, object))
     return code, words.tolist()
+
+
+def _distinct(numbers: IntArray) -> IntArray:
+    """Return different numbers >= 0, ascending; of many faster than NumPy's hashes."""
+    found = np.sort(numbers)
+    return found[np.diff(found, prepend=-1) > 0]
 
 
 def _choose_targets(
