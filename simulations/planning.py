@@ -12,6 +12,7 @@ import math
 import os
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from fedgraph_flwr.core.command import handled_signals
@@ -76,6 +77,7 @@ class Probe(NamedTuple):
     seconds: float  # computing time of one client in a round, mean
     peak_bytes: int
     kept_bytes: int  # at the end, with all that is kept of the clients
+    samples: str = ""  # of a client that trains on these, in words
 
 
 @handled_signals()
@@ -111,11 +113,39 @@ def probe(overrides: Mapping[str, Value], at_most: int) -> Probe:
         logging.getLogger("flwr").setLevel(logging.ERROR)  # of this process alone
         folder = run_inline(config, node_configs=nodes, only=clients, keep=True)
         times = {row.round: row for row in read_times(folder)}
-    return Probe(
-        clients=clients,
-        seconds=times[_ROUNDS].client_compute_s / len(clients),
-        peak_bytes=resident_bytes(at_most=True),
-        kept_bytes=resident_bytes(),
+        found = Probe(
+            clients=clients,
+            seconds=times[_ROUNDS].client_compute_s / len(clients),
+            peak_bytes=resident_bytes(at_most=True),
+            kept_bytes=resident_bytes(),
+        )
+        if not resolved.settings.fanout:
+            return found
+        return found._replace(samples=_samples(config, clients[0], Path(scratch)))
+
+
+def _samples(config: Mapping[str, Value], client_id: int, scratch: Path) -> str:
+    """Say how many batches make an epoch of a client, and how large the first is."""
+    import torch
+
+    from clients.job import Round
+    from clients.store import ClientStore
+    from fedgraph_flwr.node.serve import load_data
+
+    run = resolve({**defaults(), **config})
+    store = ClientStore(scratch, "plan", client_id=client_id)
+    device = torch.device("cpu")
+    data = load_data(run, client_id, device, None)  # kept, if the run was on the CPU
+    site = run.site(store, is_secret=False)
+    client = run.method.client(run.job(data, store, site, device))
+    client.round = Round(number=1)
+    train, size = client.trained_on(), run.settings.batch_size
+    batch = client.batch(train[:size])
+    return (
+        f"{math.ceil(len(train) / size)} batches make an epoch of client {client_id};"
+        f" one of {batch.num_graphs} items reads {len(batch.nodes):,} nodes and"
+        f" {len(batch.arriving[0]):,} edges of {data.partition.graphs.num_nodes:,} and"
+        f" {data.partition.graphs.edge_index.shape[1]:,}"
     )
 
 
@@ -191,6 +221,7 @@ def describe_plan(
             # All rounds, and an evaluation as long as one at most.
             f"  time    about {duration(seconds * (rounds + 1))}, or"
             f" {seconds:.2f} s per round",
+            *[f"  samples {more.samples}"] * bool(more.samples),
             f"Estimates from round {_ROUNDS} of {len(more.clients)} clients,"
             f" {more.seconds:.3f} s each, on this machine as busy as it is now."
             " Start-up, the server's work and Flower's own processes and messages come"

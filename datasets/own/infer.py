@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fedgraph_flwr.core.data import IntArray
 from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.words import shortened
 
@@ -83,35 +84,49 @@ _CORRECT = (
 class Column:
     """One column of a table.
 
+    Rows hold numbers of words, so that many rows take little memory.
+
     Parameters
     ----------
-    owner : str
-        Column that names the graph or node of a row.
+    owners : int array
+        By row, which graph or node it is of.
     enough : int
         A cell that fewer graphs or nodes have is of single ones.
 
     Attributes
     ----------
-    values, days : float64 array
-        Cells as numbers and as days since 1970: NaN if missing, infinity if none.
     rows, holders : dict of str
         How many rows, and how many graphs or nodes, have each cell that is not missing.
     """
 
-    def __init__(self, table: Table, name: str, owner: str, enough: int) -> None:
+    def __init__(self, table: Table, name: str, owners: IntArray, enough: int) -> None:
         self.table, self.name, self.enough = table, name, enough
-        self.cells = table.rows.cells[name]
-        self.values = read_numbers(self.cells)
-        self.is_odd = np.isinf(self.values)
-        odd = {self.cells[row] for row in np.flatnonzero(self.is_odd).tolist()}
-        day = {cell: read_day(cell) for cell in odd}
-        self.days = np.array([day.get(cell, np.nan) for cell in self.cells])
-        every = pd.DataFrame({"cell": self.cells, "owner": table.rows.cells[owner]})
-        self._known = every[~np.isnan(self.values)]
-        self.rows: dict[str, int] = self._known.cell.value_counts(sort=False).to_dict()
-        pairs = self._known.drop_duplicates()
-        self.holders: dict[str, int] = pairs.cell.value_counts(sort=False).to_dict()
-        self.count, self.num_odd = len(self._known), int(self.is_odd.sum())
+        self.cells, self._owners = table.rows.cells[name], owners
+        code, words = _coded(self.cells)
+        self._code = code.astype(np.int32)
+        self._values = read_numbers(words)
+        odd = np.isinf(self._values)
+        days = [read_day(w) if o else np.nan for w, o in zip(words, odd, strict=True)]
+        self._days = np.array(days, np.float64)
+        self._is_known = ~np.isnan(self._values)
+        self._counts = np.bincount(code, minlength=len(words)) * self._is_known
+        pairs = _distinct(code * (1 + owners.max(initial=0)) + owners)
+        pairs //= 1 + owners.max(initial=0)
+        of_owners = np.bincount(pairs, minlength=len(words))
+        known = [(words[k], k) for k in np.flatnonzero(self._is_known).tolist()]
+        self.rows = {word: int(self._counts[k]) for word, k in known}
+        self.holders = {word: int(of_owners[k]) for word, k in known}
+        self.count, self.num_odd = int(self._counts.sum()), int(self._counts[odd].sum())
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """Cells as numbers: NaN if missing, infinity if none."""
+        return self._values[self._code]
+
+    @property
+    def days(self) -> NDArray[np.float64]:
+        """Cells that are no numbers as days since 1970, as ``values``."""
+        return self._days[self._code]
 
     @property
     def what(self) -> str:
@@ -143,7 +158,7 @@ class Column:
         are_codes = self.num_odd and min(self.holders.values()) >= self.enough
         if self.is_flag or (_ODD * self.num_odd <= self.count and not are_codes):
             return NUMBER
-        num_days = int(np.isfinite(self.days).sum())
+        num_days = int(self._counts[np.isfinite(self._days)].sum())
         is_date = 0 < (_ODD - 1) * self.count <= _ODD * num_days
         return DATE if is_date else CATEGORY
 
@@ -175,8 +190,10 @@ class Column:
         if len(self.holders) == 1 or self.is_flag or self.kind == CATEGORY:
             return len(self.holders) == 1
         usual = max(self.rows, key=self.rows.__getitem__)
-        num_others = self._known.owner[self._known.cell != usual].nunique()
-        found = self.numbers
+        is_other = self._is_known & (
+            np.arange(len(self._counts)) != self._counts.argmax()
+        )
+        num_others, found = self._num_owners(is_other), self.numbers
         is_whole = self.kind == DATE or bool((found == np.rint(found)).all())
         noise = 0.0 if is_whole else _NOISE * abs(found.mean())
         is_flat = bool(found.std() <= noise)
@@ -185,8 +202,11 @@ class Column:
     @property
     def num_owners(self) -> int:
         """How many graphs or nodes have a number or date."""
-        is_fit = np.isfinite(self.values) | np.isfinite(self.days)
-        return int(self._known.owner[is_fit[self._known.index]].nunique())
+        return self._num_owners(np.isfinite(self._values) | np.isfinite(self._days))
+
+    def _num_owners(self, are_meant: NDArray[np.bool_]) -> int:
+        """How many graphs or nodes have one of some words."""
+        return len(_distinct(self._owners[are_meant[self._code]]))
 
     @property
     def is_written_oddly(self) -> bool:
@@ -227,7 +247,7 @@ class Column:
 
     def odd_cells(self) -> str:
         """Say how many cells are no numbers, and which is the first."""
-        at = int(np.flatnonzero(self.is_odd)[0])
+        at = int(np.flatnonzero(np.isinf(self.values))[0])
         cell, line = self.cells[at], self.table.rows.lines[at]
         place = self.table.at(line, self.name)
         return (
@@ -351,9 +371,8 @@ def _edges(
     columns = [c for c in table.columns if c not in ("graph", *KEYS["edges"])]
     if not columns:
         return None, ()
-    every = {
-        c: Column(table, c, "graph" if is_whole else "source", enough) for c in columns
-    }
+    owners, _ = _coded(table.rows.cells["graph" if is_whole else "source"])
+    every = {c: Column(table, c, owners, enough) for c in columns}
     lower = {c.lower(): c for c in reversed(columns)}
     label = "" if is_whole else lower.get(LABEL, "")
     weight = lower.get(WEIGHT, "")
@@ -395,12 +414,16 @@ def _is_directed(
     They do if edges have times, as transfers have, and some pairs but not all stand in
     both directions.
     """
-    keys = [*["graph"] * is_whole, *KEYS["edges"]]
-    rows = pd.DataFrame({key: table.rows.cells[key] for key in keys})
-    is_loop = rows.source == rows.target
-    pairs = rows[~is_loop].drop_duplicates()
-    turned = pairs.rename(columns={"source": "target", "target": "source"})
-    both, count = len(pairs.merge(turned, on=keys)), len(pairs)
+    cells = table.rows.cells
+    ends, words = _coded([*cells["source"], *cells["target"]])
+    if is_whole:  # whose nodes may have equal names
+        graph = np.tile(_coded(cells["graph"])[0], 2) * len(words)
+        ends = np.unique(graph + ends, return_inverse=True)[1]
+    source, target = ends.reshape(2, -1)
+    size, is_loop = 1 + ends.max(initial=0), source == target
+    pairs = _distinct((source * size + target)[~is_loop])
+    turned, count = pairs % size * size + pairs // size, len(pairs)
+    both = int(np.isin(turned, pairs, assume_unique=True).sum())
     is_directed = has_time and 0 < both < count
     which = "are directed" if is_directed else "count in both directions"
     other = "false" if is_directed else "true"
@@ -408,7 +431,7 @@ def _is_directed(
         f"{table.name}: {both} of {count} pairs stand there in both directions; edges"
         f" {which} (else: directed = {other} in [edges])"
     )
-    if repeated := len(rows) - int(is_loop.sum()) - count:
+    if repeated := len(is_loop) - int(is_loop.sum()) - count:
         notes.append(
             f"{table.name}: {repeated} row(s) repeat a pair; [edges] says whether each"
             " is an edge (repeats = 'keep') or one edge sums them up ('merge')"
@@ -425,7 +448,20 @@ def _columns(table: Table, owner: str, enough: int) -> dict[str, Column]:
     """Describe every column that is no key of the table."""
     need_columns(table, [owner])
     columns = [c for c in table.columns if c not in KEYS["nodes"]]
-    return {c: Column(table, c, owner, enough) for c in columns}
+    owners, _ = _coded(table.rows.cells[owner])
+    return {c: Column(table, c, owners, enough) for c in columns}
+
+
+def _coded(cells: Sequence[str]) -> tuple[IntArray, list[str]]:
+    """Give each cell the number of its word; return the words as they come first."""
+    code, words = pd.factorize(np.array(cells, object))
+    return code, words.tolist()
+
+
+def _distinct(numbers: IntArray) -> IntArray:
+    """Return different numbers >= 0, ascending; of many faster than NumPy's hashes."""
+    found = np.sort(numbers)
+    return found[np.diff(found, prepend=-1) > 0]
 
 
 def _choose_targets(

@@ -1,14 +1,16 @@
-"""Large graphs: ``python tests/lab/large.py many`` or ``one FOLDER``.
+"""Large graphs: ``python tests/lab/large.py many``, ``one FOLDER``, ``growth FOLDER``.
 
 ``many`` times rounds of FedAvg with many clients of one graph each, beside a plain loop
-of PyTorch Geometric in turns. ``one`` writes a site of one large graph as Parquet files
-into a folder, if they are not there, and says what loading and training by samples
-take.
+of sparse products: client by client in turns, with as many passes over each graph.
+``one`` writes a site of one large graph as Parquet files into a folder, if they are not
+there, and says what loading and training by samples take. ``growth`` writes a table
+and a figure of seconds and memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import itertools
 import subprocess
 import sys
@@ -19,65 +21,87 @@ from pathlib import Path
 import numpy as np
 import torch
 from bench import finished_run, inline_rounds, now, our_round
+from matplotlib.figure import Figure
 from torch.nn.functional import cross_entropy, relu
-from torch_geometric.nn import GCNConv
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 import datasets
+from clients.graphs.ops import spread
 from clients.job import Round
 from clients.store import ClientStore
-from fedgraph_flwr.core.process import resident_bytes
+from fedgraph_flwr.core.process import in_own_process, resident_bytes
 from fedgraph_flwr.resolve import defaults, resolve
 from fedgraph_flwr.results.reader import read_times
+from fedgraph_flwr.view.style import bare, head, save
+
+MEASURES = "s a round", "CPU s a round", "GB at the peak"
+PLANTED = {
+    "method": "fedavg",
+    "dataset": "planted",
+    "planted-nodes": 12_308,
+    "planted-degree": 12.5,
+    "planted-features": 100,
+    "encoder": "gcn2",
+    "hidden-dim": 64,
+    "num-layers": 2,
+    "dropout": 0.0,
+    "patience": 0,
+    "local-epochs": 1,
+    "evaluate-every": 2,
+}
 
 
 class PlainNodes:
-    """A GCN of two layers and Adam, for one client's graph."""
+    """A GCN of two layers and Adam by sparse products, for one client's graph."""
 
-    def __init__(self, partition, settings):
-        g = partition.graphs
-        self.x = torch.from_numpy(g.x)
-        self.edges = torch.from_numpy(g.edge_index).long()
-        self.y = torch.from_numpy(g.y)
+    def __init__(self, partition, settings, product=torch.matmul):
+        g, self.product = partition.graphs, product
+        self.x, self.y = torch.from_numpy(g.x), torch.from_numpy(g.y)
         self.train = torch.from_numpy(partition.train)
         self.held_out = torch.from_numpy(partition.held_out)
+        self.evaluations = 3 - settings.evaluate_every  # a round, as ours
+        index, weight = gcn_norm(
+            torch.from_numpy(g.edge_index).long(), num_nodes=len(g.y)
+        )
+        entries = torch.sparse_coo_tensor(index, weight, (len(g.y),) * 2)
+        self.adjacency = entries.coalesce().to_sparse_csr()
         widths = g.num_features, settings.hidden_dim, g.num_classes
-        self.convs = torch.nn.ModuleList(
-            GCNConv(*pair, cached=True) for pair in itertools.pairwise(widths)
-        )
-        self.optimizer = torch.optim.Adam(
-            self.convs.parameters(), lr=settings.learning_rate
-        )
+        self.layers = [torch.nn.Linear(*pair) for pair in itertools.pairwise(widths)]
+        tensors = [t for layer in self.layers for t in layer.parameters()]
+        self.optimizer = torch.optim.Adam(tensors, lr=settings.learning_rate)
 
     def logits(self):
         """Of all nodes."""
-        first, second = self.convs
-        return second(relu(first(self.x, self.edges)), self.edges)
+        x = self.x
+        for layer in self.layers:
+            x = x if layer is self.layers[0] else relu(x)
+            x = self.product(self.adjacency, x @ layer.weight.t()) + layer.bias
+        return x
 
-    def round(self):
-        """Train one epoch; evaluate."""
-        self.optimizer.zero_grad()
-        cross_entropy(self.logits()[self.train], self.y[self.train]).backward()
-        self.optimizer.step()
+    def evaluate(self):
+        """Accuracy of nodes that are held out."""
         with torch.no_grad():
             found = self.logits()[self.held_out].argmax(1)
             return float((found == self.y[self.held_out]).float().mean())
+
+    def round(self):
+        """Evaluate, if that is due twice; train one epoch; evaluate."""
+        for _ in range(1, self.evaluations):
+            self.evaluate()
+        self.optimizer.zero_grad()
+        cross_entropy(self.logits()[self.train], self.y[self.train]).backward()
+        self.optimizer.step()
+        self.evaluate()
 
 
 def many(options):
     """Print seconds of a round: plain loop, our clients, inline, and Flower."""
     torch.set_num_threads(1)
     config = {
-        "method": "fedavg",
-        "dataset": "planted",
+        **PLANTED,
         "num-clients": options.clients,
         "planted-nodes": options.nodes,
-        "planted-degree": options.degree,
-        "planted-features": 100,
-        "encoder": "gcn2",
-        "hidden-dim": 64,
-        "num-layers": 2,
-        "dropout": 0.0,
-        "patience": 0,
+        "evaluate-every": 3 - options.evaluations,
         "num-server-rounds": 2 + options.rounds,
     }
     run = resolve({**defaults(), **config})
@@ -89,32 +113,38 @@ def many(options):
         f"{options.clients} clients, {nodes:,} nodes, {entries:,} entries, generated in"
         f" {time.perf_counter() - begin:.0f} s"
     )
-    plain = [PlainNodes(p, run.settings) for p in parts]
-    found = {"plain loop": [], "our clients in a loop": []}
-    ours = our_round(parts, run)
+    kinds = {
+        "plain loop": [PlainNodes(p, run.settings).round for p in parts],
+        "plain loop that knows A to be symmetric": [
+            PlainNodes(p, run.settings, lambda a, x: spread(x, a)).round for p in parts
+        ],
+        "our clients in a loop": [our_round([p], run) for p in parts],
+    }
+    found = {name: [] for name in kinds}
     for turn in range(1 + options.rounds):
-        for name, action in (("plain loop", plain), ("our clients in a loop", ours)):
-            begin = time.perf_counter()
-            if name == "plain loop":
-                for client in action:
-                    client.round()
-            else:
-                action()
-            if turn:
-                found[name].append(time.perf_counter() - begin)
-    del plain, ours, parts
+        spent = dict.fromkeys(kinds, 0.0)
+        for client in zip(*kinds.values(), strict=True):  # in turns
+            for name, one_round in zip(kinds, client, strict=True):
+                begin = now()
+                one_round()
+                spent[name] += now() - begin
+        for name, seconds in spent.items():
+            found[name] += [seconds] * bool(turn)
+    del kinds, parts
     if options.inline:
-        found["inline"] = inline_rounds(config)[:, 0].tolist()
+        found["inline"] = [*inline_rounds(config)]
     for count in options.flower:
         with finished_run(config, count) as folder:
             rows = read_times(folder)[2:]
-        found[f"Flower, {count} nodes"] = [r.wall_s for r in rows]
-    base = np.median(found["plain loop"])
+        found[f"Flower, {count} nodes"] = [np.array([r.wall_s, np.nan]) for r in rows]
+    base = np.array(found["plain loop"])  # (rounds, 2)
     for name, seconds in found.items():
-        middle = np.median(seconds)
+        wall, cpu = np.median(seconds, 0)
+        low, high = np.min(seconds, 0)[0], np.max(seconds, 0)[0]
+        ratio, of_cpu = np.median(seconds / base[: len(seconds)], 0)
         print(
-            f"{name}: {middle:.2f} s a round ({min(seconds):.2f} to"
-            f" {max(seconds):.2f}), {middle / base:.2f} of the plain loop"
+            f"{name}: {wall:.2f} s a round ({low:.2f} to {high:.2f}), {cpu:.2f} of CPU;"
+            f" {ratio:.2f} of the plain loop, {of_cpu:.2f} of its CPU"
         )
     print(f"peak {resident_bytes(at_most=True) / 1e9:.1f} GB, this process")
 
@@ -199,6 +229,57 @@ def one(options):
     stamp(f"scores, accuracy {scores['eval/test/post_training/accuracy']:.3f}")
 
 
+def growth(options):
+    """Write ``growth.csv``: what inline runs take, by clients and by nodes of one."""
+    few = {"fanout": "10,5", "batch-size": 1024}
+    runs = [("clients", n, {"num-clients": n}) for n in options.clients]
+    for n in options.nodes:
+        one_site = {"num-clients": 1, "planted-nodes": n}
+        runs += [("full batch", n, one_site), ("samples", n, {**one_site, **few})]
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with (options.folder / "growth.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["kind", "size", *MEASURES])
+        for kind, size, own in runs:
+            config = {**PLANTED, **own, "num-server-rounds": 2 + options.rounds}
+            row = kind, size, *in_own_process(size_of, config)
+            table.writerow(row)
+            file.flush()
+            print(*row, flush=True)
+    draw(options)
+
+
+def size_of(config):
+    """Run inline in this process; return ``MEASURES``, of its rounds the median."""
+    rounds = inline_rounds(config)
+    wall, cpu = np.median(rounds, 0).round(3).tolist()
+    return wall, cpu, round(resident_bytes(at_most=True) / 1e9, 2)
+
+
+def draw(options):
+    """Draw ``growth.csv`` beside it."""
+    with (options.folder / "growth.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    figure = Figure(figsize=(8.4, 4.0), dpi=150, layout="constrained")
+    panels = figure.subplots(2, 2, sharex="col", sharey="row")
+    for what, across in zip(MEASURES[1:], panels, strict=True):
+        for kind, axes, x in (
+            ("clients", across[0], "clients of 12,308 nodes each"),
+            ("full batch", across[1], "nodes of one site"),
+            ("samples", across[1], "nodes of one site"),
+        ):
+            mine = [r for r in rows if r["kind"] == kind]
+            points = [[float(r[c]) for r in mine] for c in ("size", what)]
+            axes.loglog(*points, "o-", label=kind, markersize=4)
+            if axes in panels[1]:
+                axes.set_xlabel(x)
+            bare(axes)
+        across[0].set_ylabel(what)
+    panels[0, 1].legend(frameon=False)
+    head(figure, "How a run grows", "inline, GCN 2 x 64, 100 features, degree 12.5\n\n")
+    save(figure, options.folder / "growth.png")
+
+
 def main():
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -206,8 +287,8 @@ def main():
     part = kinds.add_parser("many")
     part.add_argument("--clients", type=int, default=195)
     part.add_argument("--nodes", type=int, default=12_308)
-    part.add_argument("--degree", type=float, default=12.5)
     part.add_argument("--rounds", type=int, default=3)
+    part.add_argument("--evaluations", type=int, choices=(1, 2), default=1)
     part.add_argument("--flower", type=int, nargs="*", default=[2])
     part.add_argument("--inline", action="store_true")
     part.set_defaults(run=many)
@@ -217,6 +298,12 @@ def main():
     part.add_argument("--edges", type=int, default=10_000_000)
     part.add_argument("--encoder", default="sage")
     part.set_defaults(run=one)
+    part = kinds.add_parser("growth")
+    part.add_argument("folder", type=Path)
+    part.add_argument("--clients", type=int, nargs="*", default=[10, 25, 50, 100, 195])
+    part.add_argument("--nodes", type=int, nargs="*", default=[10**4, 10**5, 10**6])
+    part.add_argument("--rounds", type=int, default=1)
+    part.set_defaults(run=growth)
     options = parser.parse_args()
     return options.run(options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
@@ -103,3 +104,21 @@ def test_a_plan_starts_no_run(tmp_path, capfd):
     assert "There are 2 such runs" in told
     assert not results.exists()
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.usefixtures("toy_data", "in_this_process")
+def test_a_plan_tells_of_samples(capfd):
+    given = [
+        "num-clients=1",
+        "dataset=planted",
+        "fanout=1,1",
+        "batch-size=5",
+        "hidden-dim=4",
+    ]
+    assert fedgraph(["run", "fedavg", "--plan", "--inline", *given]) == 0
+    told = " ".join(capfd.readouterr().err.split())
+    found = re.search(r"(\d+) batches .* of 5 items reads (\d+) nodes and (\d+)", told)
+    batches, nodes, edges = map(int, found.groups())
+    assert batches == 3  # 12 of the toy's 20 nodes train
+    assert 5 < nodes <= 5 + 5 + 5
+    assert nodes - 5 <= edges <= 5 + 5

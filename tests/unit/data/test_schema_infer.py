@@ -82,6 +82,16 @@ def test_a_category_counts_by_graphs_not_by_nodes(tmp_path):
     assert schema.features[1].other
 
 
+def test_pairs_in_both_directions_count_within_a_graph(tmp_path):
+    ends = ["g0,n0,n1", "g0,n1,n0", "g1,n0,n1", "g2,n1,n0", "g2,n1,n0", "g2,n1,n1"]
+    rows = "".join(f"{pair},0.{k}\n" for k, pair in enumerate(ends))
+    (site(tmp_path) / "edges.csv").write_text(f"graph,source,target,w\n{rows}")
+    told = "\n".join(infer_schema(tmp_path)[1])
+    assert "2 of 4 pairs stand there in both directions" in told
+    assert "1 row(s) repeat a pair" in told
+    assert "1 row(s) join a node to itself" in told
+
+
 def test_smallest_and_largest_values_and_single_ones_are_not_told(tmp_path):
     folder = site(tmp_path, age=lambda i: 98765.25 if i == 7 else 1.125 * i)
     schema, _ = infer_schema(folder)
