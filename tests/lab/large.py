@@ -135,7 +135,7 @@ def many(options):
         found["inline"] = [*inline_rounds(config)]
     for count in options.flower:
         with finished_run(config, count) as folder:
-            rows = read_times(folder)[2:]
+            rows = read_times(folder)[2 : 2 + options.rounds]  # then scores alone
         found[f"Flower, {count} nodes"] = [np.array([r.wall_s, np.nan]) for r in rows]
     base = np.array(found["plain loop"])  # (rounds, 2)
     for name, seconds in found.items():
