@@ -142,6 +142,7 @@ def _config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 _Line = Annotated[str, _line]
 _Config = Annotated[Mapping[str, bool | int | float | str], _config]
+_Share = Annotated[float, between(0, 1)]
 _Width = Annotated[int, between(1, 2**62)]
 
 
@@ -204,10 +205,10 @@ class About:
     models: Mapping[Annotated[str, _file], list[int]]
     schema: str = ""
     scores: Mapping[str, Any] = field(default_factory=dict)
-    lineage: list[Mapping[str, Any]] = field(default_factory=list)
+    lineage: list[Mapping[str, bool | int | float | str]] = field(default_factory=list)
     versions: Mapping[str, Any] = field(default_factory=dict)
     rarest: _Line = ""
-    thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    thresholds: Mapping[str, Mapping[str, _Share]] = field(default_factory=dict)
     by_precision: bool = False
 
 
