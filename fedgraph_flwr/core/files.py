@@ -32,7 +32,7 @@ Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 _PARTIAL = ".tmp"  # end of the names of files that are being written
 _ABOUT = "about"  # entry with the checksum and the text
 # Numbers of safetensors, as NumPy calls them.
-_TYPES = {"BOOL": "?"} | {
+_TYPES = {"BOOL": "?", "C64": "<c8"} | {
     f"{kind.upper()}{8 * size}": f"<{kind}{size}"
     for kind, sizes in {"f": (2, 4, 8), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8)}.items()
     for size in sizes

@@ -23,7 +23,7 @@ from fedgraph_flwr.core.files import (
     write_npz,
 )
 
-KINDS = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"]
+KINDS = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "c8"]
 
 
 def arrays() -> dict[str, np.ndarray]:
