@@ -42,8 +42,8 @@ def at_most(most: int) -> Callable[[Any], Any]:
     return rule(lambda values: len(values) <= most, f"must have at most {most} items")
 
 
-def between(least: int, most: int) -> Callable[[Any], Any]:
-    """Make a rule for an int."""
+def between(least: float, most: float) -> Callable[[Any], Any]:
+    """Make a rule for a number."""
     return rule(lambda n: least <= n <= most, f"must be from {least} to {most}")
 
 

@@ -32,11 +32,12 @@ Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 _PARTIAL = ".tmp"  # end of the names of files that are being written
 _ABOUT = "about"  # entry with the checksum and the text
 # Numbers of safetensors, as NumPy calls them.
-_TYPES = {"BOOL": "?"} | {
+_TYPES = {"BOOL": "?", "C64": "<c8"} | {
     f"{kind.upper()}{8 * size}": f"<{kind}{size}"
     for kind, sizes in {"f": (2, 4, 8), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8)}.items()
     for size in sizes
 }
+_MOST_HEADER = 10**8  # bytes, as the format's own library has it
 _BUFFER = 2**17  # bytes that are written at once
 _FORMULA, _STARTS = ("=", "+", "-", "@"), ("\t", "\r", "\n")  # of cells
 _PRIVATE, _ENTER = 0o600, 0o700  # modes of files of arrays, and of folders of a user
@@ -361,15 +362,27 @@ def read_arrays(path: Path, what: str, cure: str) -> tuple[dict[str, NDArray], s
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, NDArray], dict[str, str]]:  # type: ignore[type-arg]
-    """Read arrays and texts: length of a header in JSON, the header, the arrays."""
+    """Read arrays and texts: length of a header in JSON, the header, the arrays.
+
+    Each byte is in one array, so that a stranger's take no more memory than their file.
+    """
     content = np.memmap(path, np.uint8, "r")
     begin = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    if begin > min(len(content), _MOST_HEADER):
+        raise ValueError("its header is longer than it, or than the format has it")
     header = json.loads(content[8:begin].tobytes())
     about, arrays = header.pop("__metadata__", {}), {}
+    spans = sorted(of["data_offsets"] for of in header.values())
+    ends = [0, *(last for _, last in spans)]
+    is_whole = ends == sorted(ends) and begin + ends[-1] == len(content)
+    if not is_whole or [first for first, _ in spans] != ends[:-1]:
+        raise ValueError("its arrays overlap, or leave bytes out, or it is cut short")
     for name, of in header.items():
         first, last = of["data_offsets"]
         held = np.array(content[begin + first : begin + last])
         arrays[name] = held.view(_TYPES[of["dtype"]]).reshape(of["shape"])
+        if [*arrays[name].shape] != of["shape"]:
+            raise ValueError(f"array {name!r} has shape {of['shape']!r}")
     return arrays, about
 
 

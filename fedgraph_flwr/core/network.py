@@ -13,9 +13,8 @@ from typing import TypeAlias
 
 from .checked import checked
 from .errors import ConfigError
-from .rules import read_toml
+from .rules import read_toml, shown
 from .seeding import numpy_rng
-from .words import shortened
 
 KINDS = ("complete", "ring", "random-regular", "star", "watts-strogatz", "file")
 Neighbours: TypeAlias = Mapping[int, tuple[int, ...]]
@@ -181,13 +180,13 @@ def read_edges(path: str, num_clients: int) -> Topology:
     except ValueError as error:
         raise ConfigError(
             f"edge list {path} must hold edges = [[0, 1], [1, 2]], every edge [client,"
-            f" client]; got {shortened(content)}"
+            f" client]; got {shown(content)}"
         ) from error
     if bad := [
         e for e in edges if e[0] == e[1] or not 0 <= min(e) <= max(e) < num_clients
     ]:
         raise ConfigError(
-            f"edge list {path} has {list(bad[0])}, which must join two clients of 0 to"
-            f" {num_clients - 1}"
+            f"edge list {path} has {shown([*bad[0]])}, which must join two clients of"
+            f" 0 to {num_clients - 1}"
         )
     return Topology(kind="file", neighbours=_sorted(edges, num_clients))

@@ -80,7 +80,8 @@ class Line:
         """Whether this version writes such lines."""
         kind = _Sent if self.event == RECEIVED else int
         has_run = self.run is not None or self.event == REPAIR
-        return has_run and all(isinstance(v, kind) for v in self.sent.values())
+        can_be = has_run and 0 <= self.size < 2**63  # sums of others may not print
+        return can_be and all(isinstance(v, kind) for v in self.sent.values())
 
     @property
     def size(self) -> int:

@@ -36,6 +36,7 @@ from ..core.files import write_csv
 from ..core.plugins import NAMING_KEYS, is_plugin, origin, read_params, split
 from ..core.process import choose_device
 from ..core.tasks import AVERAGE_PRECISION
+from ..core.words import shortened
 from ..registry import find_method, on_data
 from ..resolve import defaults
 from .model_folder import EMBEDDING, About, Temperatures, read_about, read_weights
@@ -395,9 +396,11 @@ class TrainedModel:
         limits = dict(self.about.thresholds.get(self.name, {}))
         for name, p in limits.items():
             of = self.about.outputs.index(name) if self.about.kind == "binary" else 0
-            odds, t = np.log(p) - np.log1p(-p), temperatures[of]
+            with np.errstate(divide="ignore", over="ignore"):  # p may be 0 or 1
+                odds = np.log(p) - np.log1p(-p)
+                moved = float(1 / (1 + np.exp(-odds / temperatures[of])))
             # A hair lower, so that rounding calls nobody otherwise.
-            limits[name] = float(1 / (1 + np.exp(-odds / t))) * (1 - 1e-12)
+            limits[name] = moved * (1 - 1e-12)
         return {
             "temperatures": temperatures,
             "doubts": trust.doubts(graphs, at) if trust else {},
@@ -559,6 +562,9 @@ def _read_spec(about: About) -> tuple[type[GraphClient[Any]], ModelSpec[Any]]:
     count = client.width(settings) if kind == EMBEDDING else widths["num_classes"]
     if len(about.outputs) != count:
         raise ValueError(f"it names {len(about.outputs)} outputs, but has {count}")
+    called = set().union(*about.thresholds.values())
+    if called - {*(() if kind in _NUMBERS else about.outputs)}:
+        raise ValueError(f"it has thresholds of {shortened(sorted(called))}")
     spec = ModelSpec(
         settings=settings,
         params=build(table, {**table.defaults(), **own}, {}),

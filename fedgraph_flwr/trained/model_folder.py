@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.checked import Wrong, between, checked, finite, one_of, positive
+from ..core.checked import Wrong, between, checked, one_of
 from ..core.errors import DataError
 from ..core.files import (
     names_in,
@@ -142,6 +142,7 @@ def _config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 _Line = Annotated[str, _line]
 _Config = Annotated[Mapping[str, bool | int | float | str], _config]
+_Share = Annotated[float, between(0, 1)]
 _Width = Annotated[int, between(1, 2**62)]
 
 
@@ -204,10 +205,10 @@ class About:
     models: Mapping[Annotated[str, _file], list[int]]
     schema: str = ""
     scores: Mapping[str, Any] = field(default_factory=dict)
-    lineage: list[Mapping[str, Any]] = field(default_factory=list)
+    lineage: list[Mapping[str, bool | int | float | str]] = field(default_factory=list)
     versions: Mapping[str, Any] = field(default_factory=dict)
     rarest: _Line = ""
-    thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    thresholds: Mapping[str, Mapping[str, _Share]] = field(default_factory=dict)
     by_precision: bool = False
 
 
@@ -218,12 +219,14 @@ class Temperatures:
     No hash of the folder vouches for the file: who has the folder fits it by own data.
     """
 
-    temperatures: tuple[Annotated[float, finite, positive], ...] = ()
+    temperatures: tuple[Annotated[float, between(0.01, 100)], ...] = ()
     notes: list[_Line] = field(default_factory=list)
+    weights: str = ""  # SHA-256 of the file of weights that they were fitted for
 
     def write(self, path: Path, name: str) -> None:
         """Write beside the model of this name; StorageError if that cannot be."""
-        write_json(path / f"{name}{_TEMPERATURE}", asdict(self))
+        facts = asdict(self) | {"weights": sha256_of(path / f"{name}.safetensors")}
+        write_json(path / f"{name}{_TEMPERATURE}", facts)
 
     @classmethod
     def read(cls, path: Path, name: str, about: About) -> Temperatures:
@@ -236,10 +239,12 @@ class Temperatures:
             count = len(about.outputs) if about.kind == "binary" else 1
             if len(found.temperatures) != count:
                 raise ValueError(f"has {len(found.temperatures)}, expected {count}")
+            if found.weights != sha256_of(path / f"{name}.safetensors"):
+                raise ValueError("it was fitted for other weights")
         except (OSError, ValueError, RecursionError) as error:
             raise DataError(
-                f"{file} cannot be read: {error}; delete it, or fit anew by"
-                " --trained-on"
+                f"{file} cannot be read: {error}; delete it, then fit anew"
+                " by --trained-on"
             ) from error
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import threading
@@ -11,6 +12,7 @@ import pytest
 import toys
 from safetensors.numpy import load_file
 
+from fedgraph_flwr.core.errors import DataError
 from fedgraph_flwr.core.files import (
     inert,
     is_there,
@@ -21,7 +23,7 @@ from fedgraph_flwr.core.files import (
     write_npz,
 )
 
-KINDS = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"]
+KINDS = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "c8"]
 
 
 def arrays() -> dict[str, np.ndarray]:
@@ -49,6 +51,39 @@ def test_the_library_of_the_format_reads_what_is_written(tmp_path):
         for read in (found[name], again[name]):
             np.testing.assert_array_equal(read, array)
             assert read.dtype == array.dtype.newbyteorder("<")
+
+
+ONE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"w": ONE, "v": ONE},  # else a small file could fill the memory
+        {"w": ONE, "v": ONE | {"data_offsets": [4, 12]}},
+        {"w": ONE, "v": ONE | {"data_offsets": [12, 20]}},
+        *({"w": ONE | {"data_offsets": o}} for o in ([8, 0], [0, 80], [-8, 0], [0, 4])),
+        *({"w": ONE | {"shape": s}} for s in ([-1], 2, None, [3], [2**70], [True, 2])),
+        {"w": ONE | {"dtype": "BF16"}},
+        *({"w": one} for one in (None, [], {})),
+        *([], None, 5, "about"),
+    ],
+)
+def test_arrays_are_what_the_header_says_or_refused(tmp_path, monkeypatch, header):
+    path, text = tmp_path / "f", json.dumps(header)
+    if isinstance(header, dict):  # a stranger knows how checksums are made
+        monkeypatch.setattr("fedgraph_flwr.core.files._checksum", lambda *_: "sum")
+        text = json.dumps(header | {"__metadata__": {"about": '["sum", ""]'}})
+    path.write_bytes(len(text).to_bytes(8, "little") + text.encode() + bytes(8))
+    with pytest.raises(DataError, match=r"file .*/f cannot be read: .*; cure"):
+        read_arrays(path, "file", "cure")
+
+
+@pytest.mark.parametrize("content", [b"", b"1234567", bytes(8), b"\xff" * 8 + b"{}"])
+def test_a_file_without_a_header_is_refused(tmp_path, content):
+    (tmp_path / "f").write_bytes(content)
+    with pytest.raises(DataError, match=r"file .*/f cannot be read: .*; cure"):
+        read_arrays(tmp_path / "f", "file", "cure")
 
 
 def test_what_cannot_be_seen_is_not_taken_for_absent(tmp_path):

@@ -71,6 +71,8 @@ def test_a_client_that_no_edge_names_is_isolated(tmp_path):
     [
         ("edges = [[0, 3]]", r"has \[0, 3\], which must join two clients of 0 to 2"),
         ("edges = [[1, 1]]", r"has \[1, 1\], which must join two clients"),
+        (f"edges = [[0, 0x{'f' * 9999}]]", "which must join two clients"),
+        (f"edges = [0x{'f' * 9999}]", r"every edge \[client, client\]"),
         ("edges = [[0, 1, 0.5]]", r"every edge \[client, client\]"),
         ("links = [[0, 1]]", r"must hold edges .* got {'links'"),
         ("edges = [[0, 1]", "is not valid TOML"),

@@ -203,12 +203,16 @@ CHANGES = [  # of model.json, with hashes that are right
     (lambda a: a["architecture"].pop("num_features"), "built: .*'num_features'"),
     (lambda a: a.update(models={"../client-0": [0]}), "a wrong value of models"),
     (lambda a: a.update(outputs=["a"]), "names 1 outputs, but has 2"),
+    (lambda a: a.update(thresholds={"global": {"x": 0.5}}), "thresholds of .'x'"),
+    (lambda a: a.update(thresholds={"global": {"0": 1.5}}), "of thresholds, .*0 to 1"),
+    (lambda a: a.update(lineage=[{"model": [[]]}]), "a wrong value of lineage"),
     (lambda a: a["config"].update(dataset="this:DATA"), "outside of this project"),
     (lambda a: a["config"].update(method="this:METHOD"), "outside of this project"),
 ]
 
 
 HOSTILE = (None, -1, 2**70, float("nan"), "../x", [[]], {"a": {}}, "\x1b[31m\n")
+HOSTILE += ("\ud800",)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=repr)
@@ -232,7 +236,8 @@ def test_no_value_of_the_description_ends_in_anything_but_a_refusal(folder, host
 
 
 def test_no_cell_of_the_table_is_a_formula(folder, tmp_path):
-    edit(folder, lambda a: a.update(outputs=["=HYPERLINK(0)", "@SUM(1)"]))
+    names = ["=HYPERLINK(0)", "@SUM(1)"]
+    edit(folder, lambda a: a.update(outputs=names, thresholds={}))
     load_model(folder).predict_test("/toys", client=0).write(tmp_path / "table.csv")
     with (tmp_path / "table.csv").open(newline="") as file:
         cells = [cell for row in csv.reader(file) for cell in row]

@@ -175,6 +175,7 @@ def test_a_roll_call_that_ended_before_the_answer_came(
         ("server", "received", {"head": [[[[]]]] * 600}),
         ("site", "answered", {"sent": 3}),
         ("site", "answered", {"event": 3}),
+        ("site", "answered", {"sent": {"0": 10**4299, "1": 9 * 10**4299}}),
     ],
 )
 def test_a_hostile_log_is_named(site, capsys, log, event, change):

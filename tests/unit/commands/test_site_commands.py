@@ -199,10 +199,13 @@ def test_data_of_the_training_calibrate_and_tell_what_is_unlike(site, tmp_path, 
         assert row["p(amine)"] == kept["p(amine)"] != other["p(amine)"]
         assert "unlike" in row
         assert "unlike" not in kept
-    for damage in ("{", '{"temperatures": [0]}', '{"temperatures": [1, 2, 3]}'):
-        next(model.glob("*.temperature.json")).write_text(damage)
+    path = next(model.glob("*.temperature.json"))
+    fitted = json.loads(path.read_text())
+    wrong = [{"temperatures": t} for t in ([0], [1e-320], [1, 2, 3])]
+    for change in (*wrong, {"weights": "0" * 64}, None):
+        path.write_text(json.dumps(fitted | change) if change else "{")
         assert at_site(given) == 2
-        assert "delete it, or fit anew by --trained-on" in capsys.readouterr().err
+        assert "delete it, then fit anew by --trained-on" in capsys.readouterr().err
     models = shutil.copytree(site[1] / "models", tmp_path / "models")
     shared = [str(models), str(tmp_path / "new.csv"), *trusting]
     assert at_site(["predict", *shared]) == 2
