@@ -189,15 +189,13 @@ class Column:
         """
         if len(self.holders) == 1 or self.is_flag or self.kind == CATEGORY:
             return len(self.holders) == 1
-        usual = max(self.rows, key=self.rows.__getitem__)
-        is_other = self._is_known & (
-            np.arange(len(self._counts)) != self._counts.argmax()
-        )
-        num_others, found = self._num_owners(is_other), self.numbers
+        is_usual = np.arange(len(self._counts)) == self._counts.argmax()
+        num_others = self._num_owners(self._is_known & ~is_usual)
+        found = self.numbers
         is_whole = self.kind == DATE or bool((found == np.rint(found)).all())
         noise = 0.0 if is_whole else _NOISE * abs(found.mean())
         is_flat = bool(found.std() <= noise)
-        return is_flat or num_others < self.enough <= self.holders[usual]
+        return is_flat or num_others < self.enough <= self._num_owners(is_usual)
 
     @property
     def num_owners(self) -> int:

@@ -101,7 +101,9 @@ def predict(
     kept = loaded.kept.notes
     if trust and trust.temperatures:
         kept = [*trust.notes, _keep(trust, model, loaded.name)]
-    before = replace(found, temperatures=()).calibration_error()
+    before = None
+    if found.temperatures:
+        before = replace(found, temperatures=()).calibration_error()
     facts = {
         "model": loaded.name,
         "out": str(out),
@@ -109,7 +111,7 @@ def predict(
         "metric": found.metric,
         "score": _finite(found.score()),
         "calibration_error": _finite(found.calibration_error()),
-        "calibration_error_before": _finite(before if found.temperatures else None),
+        "calibration_error_before": _finite(before),
         "by_target": {t: _finite(v) for t, v in found.by_target().items()},
         "thresholds": dict(found.thresholds),
         "notes": [
